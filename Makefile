@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+# make [SANITIZE=address,undefined|thread]; make test; make test-long; make bench; make fuzz
+CC ?= gcc
+CXX ?= g++
+PREFIX ?= /usr/local
+SANITIZE ?=
+comma := ,
+VARIANT := $(if $(SANITIZE),san-$(subst $(comma),-,$(SANITIZE)),release)
+B := build/$(VARIANT)
+
+PKGS := libcjson libpcre2-8 libutf8proc libpng zlib
+CPPFLAGS += -D_GNU_SOURCE -Icore -Icli $(shell pkg-config --cflags $(PKGS))
+WARN := -Wall -Wextra -Werror -Wshadow -Wvla
+SAN := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer -DDTP_SANITIZE)
+CFLAGS ?= -O2 -g
+ALL_CFLAGS := -std=c11 $(WARN) -Wstrict-prototypes -Wmissing-prototypes -fopenmp -pthread $(SAN)
+ALL_CXXFLAGS := -std=c++17 $(WARN) -pthread $(SAN)
+LDLIBS := $(shell pkg-config --libs $(PKGS)) -ldnnl -lgloo -lm
+LDFLAGS += -fopenmp -pthread $(SAN) -Wl,--as-needed
+
+CORE := $(wildcard core/*.c core/cpu/*.c) $(wildcard core/*.cc)
+CLI := $(filter-out cli/main.c,$(wildcard cli/*.c))
+PLANS := $(wildcard plans/*.json)
+OBJ := $(patsubst %,$(B)/%.o,$(CORE) $(CLI)) $(B)/plans.o
+TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c))
+VERSION := $(shell cat VERSION)
+
+all: difftp
+# The program of the current variant; the release one is also ./difftp.
+difftp: $(B)/difftp
+	@if [ "$(VARIANT)" = release ]; then ln -f $< $@ 2>/dev/null || cp -f $< $@; fi
+$(B)/difftp: $(B)/cli/main.c.o $(OBJ)
+	$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$(B)/%.c.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(ALL_CFLAGS) -DDTP_VERSION='"$(VERSION)"' -MMD -MP -c -o $@ $<
+$(B)/%.cc.o: %.cc
+	@mkdir -p $(@D)
+	$(CXX) $(CPPFLAGS) $(CFLAGS) $(ALL_CXXFLAGS) -MMD -MP -c -o $@ $<
+# plans/*.json as C strings.
+$(B)/plans.c: $(PLANS) scripts/embed-plans.sh
+	@mkdir -p $(@D)
+	sh scripts/embed-plans.sh $(PLANS) > $@.tmp && mv $@.tmp $@
+$(B)/plans.o: $(B)/plans.c
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(ALL_CFLAGS) -c -o $@ $<
+
+$(B)/tests/%: $(B)/tests/%.c.o $(B)/tests/support.c.o $(OBJ)
+	$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+
+tests: $(TESTS)
+test: $(B)/difftp tests difftp
+	DIFFTP=$(abspath $(B)/difftp) TESTBIN=$(abspath $(B)/tests) sh tests/run.sh quick
+test-long: test
+	DIFFTP=$(abspath $(B)/difftp) TESTBIN=$(abspath $(B)/tests) sh tests/run.sh long
+
+install: difftp
+	install -D -m 755 difftp $(DESTDIR)$(PREFIX)/bin/difftp
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/difftp
+clean:
+	rm -rf build difftp
+
+.PHONY: all tests test test-long install uninstall clean
+.SECONDARY:
+-include $(shell find build -name '*.d' 2>/dev/null)

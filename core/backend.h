@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a device must be able to do, in the model's own words.  core/ops.c is the only caller of the operations: it has
+ * checked shapes and dtypes, so an implementation need not.
+ *
+ * Letters: M rows (tokens), K in, N out, B batch, S sequence, H heads, D head dim, C channels, h w picture rows and
+ * columns.  T: the compute dtype (backend->compute: F32 or BF16).  Arithmetic is f32 inside, statistics f32; results are
+ * rounded once.  Tensors live in the backend's memory.  Rows may have gaps (stride[0] > shape[1]) where a parameter is marked
+ * (strided); the others are dense.  A dimension may be 0: the result is then empty, or a sum over nothing (zeros).
+ * Every operation may be asynchronous on the backend's one stream; sync and download wait.
+ * Pictures are channels-last: [h, w, C]. */
+#ifndef DTP_BACKEND_H
+#define DTP_BACKEND_H
+
+#include "err.h"
+#include "tensor.h"
+
+struct dtp_backend {
+	const struct dtp_backend_ops *ops;
+	enum dtp_dtype compute; /* F32 or BF16 */
+	bool dry;               /* computes nothing and touches no data: for predicting memory and reductions */
+};
+
+enum dtp_weight_kind {
+	DTP_WEIGHT_MATRIX, /* [N, K], of a linear layer; stored in the layout that `linear` wants, in T */
+	DTP_WEIGHT_TABLE,  /* [rows, K] of an embedding, in T */
+	DTP_WEIGHT_CONV,   /* [N, C, kh, kw], in the layout that conv2d wants */
+	DTP_WEIGHT_VECTOR  /* [n]: norms, biases: rounded to T, held as f32 */
+};
+
+/* Implementations embed it as the first member. */
+struct dtp_weight {
+	enum dtp_weight_kind kind;
+	int ndim;
+	int64_t shape[DTP_MAX_DIMS];
+	int64_t row_align; /* weight_write begins at multiples of it */
+	uint64_t nbytes;   /* memory that it takes, padding included */
+};
+
+enum dtp_rope { DTP_ROPE_INTERLEAVED, /* pairs (2j, 2j+1): the transformer */
+	DTP_ROPE_HALF /* pairs (j, j + D/2): the text encoders */ };
+
+struct dtp_attention {
+	float scale;
+	bool causal;                  /* key j <= query i */
+	int64_t key_begin, key_end;   /* only keys in [begin, end) count; a row that may attend to nothing gives 0 */
+	int64_t q_head0, kv_head0;    /* number of the first local query and key head in the whole model */
+	int64_t group;                /* query heads per kv head: query head i uses kv head (q_head0 + i) / group - kv_head0 */
+};
+
+struct dtp_backend_ops {
+	const char *name; /* "cpu", "cuda" */
+	void (*destroy)(struct dtp_backend *);
+
+	/* ---- memory.  alloc: 64-byte aligned, not zeroed; out of memory is DTP_FAILED with both numbers. */
+	enum dtp_code (*alloc)(struct dtp_backend *, uint64_t nbytes, void **p, struct dtp_err *);
+	void (*free)(struct dtp_backend *, void *p, uint64_t nbytes);
+	/* Host <-> backend memory, dense, with conversion between floating dtypes. */
+	enum dtp_code (*upload)(struct dtp_backend *, struct dtp_tensor dst, const void *src, enum dtp_dtype src_type,
+				struct dtp_err *);
+	enum dtp_code (*download)(struct dtp_backend *, void *dst, enum dtp_dtype dst_type, struct dtp_tensor src,
+				  struct dtp_err *);
+	enum dtp_code (*sync)(struct dtp_backend *, struct dtp_err *);
+
+	/* ---- weights.  The parameter streams in by panels of rows: [row0, row0 + nrows) of shape[0], all columns; src is
+	 * host memory, dense rows of dtype src_type (BF16, F16 or F32), which may be reused when the call returns.
+	 * row0 is a multiple of row_align, and so is nrows except for the last panel.  Values are converted to T. */
+	enum dtp_code (*weight_new)(struct dtp_backend *, enum dtp_weight_kind, int ndim, const int64_t *shape,
+				    struct dtp_weight **, struct dtp_err *);
+	enum dtp_code (*weight_write)(struct dtp_backend *, struct dtp_weight *, int64_t row0, int64_t nrows,
+				      const void *src, enum dtp_dtype src_type, struct dtp_err *);
+	void (*weight_free)(struct dtp_backend *, struct dtp_weight *);
+	/* What weight_new would take, without allocating: for the fit report. */
+	uint64_t (*weight_bytes)(struct dtp_backend *, enum dtp_weight_kind, int ndim, const int64_t *shape);
+
+	/* ---- tokens */
+	/* out [M,N] = x [M,K] w^T (+ bias [N]).  out is T or F32 (strided), x is T (strided). */
+	enum dtp_code (*linear)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w,
+				const struct dtp_weight *bias, struct dtp_err *);
+	/* out [M,K] T: row ids[i] - first_row of the table; an id outside [first_row, first_row + rows) gives zeros. */
+	enum dtp_code (*embedding)(struct dtp_backend *, struct dtp_tensor out, const int32_t *ids /* host, [M] */,
+				   const struct dtp_weight *table, int64_t first_row, struct dtp_err *);
+	/* out [M,K] T = LayerNorm(x [M,K] T; no affine) * (1 + scale [K]) + shift [K].  shift, scale: T, 1-D. (x strided) */
+	enum dtp_code (*modulated_norm)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x,
+					struct dtp_tensor shift, struct dtp_tensor scale, float eps, struct dtp_err *);
+	/* out [M,K] T = x / rms(x) * w.  (x strided) */
+	enum dtp_code (*rms_norm)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w,
+				  float eps, struct dtp_err *);
+	/* In place: x [S,H,D] T (strided rows); RMS norm over D with w [D] (NULL: none), rounded to T as the reference does,
+	 * then rotation by cos, sin [S, D/2] F32.  cos.data NULL: no rotation. */
+	enum dtp_code (*qk_norm_rope)(struct dtp_backend *, struct dtp_tensor x, const struct dtp_weight *w, float eps,
+				      enum dtp_rope kind, struct dtp_tensor cos, struct dtp_tensor sin, struct dtp_err *);
+	/* out [Sq,H,D] T, q [Sq,H,D], k, v [Sk,Hkv,D] (all strided rows).  Softmax in f32. */
+	enum dtp_code (*attention)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k,
+				   struct dtp_tensor v, const struct dtp_attention *, struct dtp_err *);
+	/* out [M,K] T = silu(gate [M,K]) * up [M,K].  (all strided) */
+	enum dtp_code (*swiglu)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor gate, struct dtp_tensor up,
+				struct dtp_err *);
+	/* x [M,K] T += gate [K] T * y [M,K] (T or F32).  gate.data NULL: 1.  (x strided) */
+	enum dtp_code (*gated_residual)(struct dtp_backend *, struct dtp_tensor x, struct dtp_tensor gate, struct dtp_tensor y,
+					struct dtp_err *);
+	/* x [M,K] (T or F32) += bias [K]. */
+	enum dtp_code (*add_bias)(struct dtp_backend *, struct dtp_tensor x, const struct dtp_weight *bias, struct dtp_err *);
+	/* out = silu(x), any shape, T. */
+	enum dtp_code (*silu)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, struct dtp_err *);
+	/* out = a + b, T. */
+	enum dtp_code (*add)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor a, struct dtp_tensor b,
+			     struct dtp_err *);
+	/* dst = src with conversion among F32, T; same shape, up to 4 dimensions (both strided). */
+	enum dtp_code (*copy)(struct dtp_backend *, struct dtp_tensor dst, struct dtp_tensor src, struct dtp_err *);
+	/* latents T [n] = latents + dt * noise T, in f32, rounded once. */
+	enum dtp_code (*euler_step)(struct dtp_backend *, struct dtp_tensor latents, struct dtp_tensor noise, float dt,
+				    struct dtp_err *);
+
+	/* ---- pictures, channels-last */
+	/* out [h',w',N] = conv(x [h,w,C], w [N,C,k,k]) + bias; padding as given on each side, zeros. */
+	enum dtp_code (*conv2d)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w,
+				const struct dtp_weight *bias, int stride, int pad_top_left, int pad_bottom_right,
+				struct dtp_err *);
+	/* out = GroupNorm(x [h,w,C]) * w + b, then SiLU if silu. */
+	enum dtp_code (*group_norm)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x,
+				    const struct dtp_weight *w, const struct dtp_weight *b, int groups, float eps, bool silu,
+				    struct dtp_err *);
+	/* out [2h,2w,C] = nearest(x [h,w,C]). */
+	enum dtp_code (*upsample2x)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, struct dtp_err *);
+	/* packed tokens [h*w, 4*C] -> picture [2h,2w,C]: z = tokens*std + mean per packed channel c*4+dy*2+dx, mean and std F32 [4C]
+	 * in backend memory as VECTOR weights: std = sqrt(var + eps). */
+	enum dtp_code (*unpatchify)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor tokens,
+				    const struct dtp_weight *mean, const struct dtp_weight *var, float eps, struct dtp_err *);
+	/* The inverse: picture [2h,2w,C] -> tokens (z - mean) / std. */
+	enum dtp_code (*patchify)(struct dtp_backend *, struct dtp_tensor tokens, struct dtp_tensor x,
+				  const struct dtp_weight *mean, const struct dtp_weight *var, float eps, struct dtp_err *);
+	/* rgb U8 [h,w,3] (host) = round_half_even(clamp(x/2 + 0.5, 0, 1) * 255). */
+	enum dtp_code (*quantise)(struct dtp_backend *, uint8_t *rgb, struct dtp_tensor x, struct dtp_err *);
+
+	/* ---- threads.  The CPU backend changes how many threads the following operations use (a phase in which the other
+	 * ranks sleep); returns the former number.  Others return 0. */
+	int (*set_threads)(struct dtp_backend *, int n);
+	/* For `bench`: peak of a matrix product in T on this device, measured now, in FLOP/s. */
+	enum dtp_code (*measure_peak)(struct dtp_backend *, double *flops, struct dtp_err *);
+};
+
+/* The CPU: oneDNN and OpenMP.  threads: of this rank. */
+enum dtp_code dtp_backend_cpu(enum dtp_dtype compute, int threads, struct dtp_backend **out, struct dtp_err *err);
+/* Computes nothing: checks, counts. */
+enum dtp_code dtp_backend_dry(enum dtp_dtype compute, struct dtp_backend **out, struct dtp_err *err);
+#endif

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Communication between ranks: one interface, several implementations (one rank, Gloo, later NCCL).  Every collective is
+ * called by all ranks of the communicator in the same order.  A lost peer or an abort makes the call return DTP_FAILED
+ * with err->secondary set, at once; the communicator is then unusable. */
+#ifndef DTP_COMM_H
+#define DTP_COMM_H
+
+#include "err.h"
+#include "monitor.h"
+#include "tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct dtp_comm {
+	int rank, size;
+	const struct dtp_comm_ops *ops;
+	const struct dtp_monitor *mon; /* `waiting` is called around every wait */
+};
+
+struct dtp_comm_ops {
+	const char *name; /* "none", "gloo", "nccl" */
+	/* In place, dense.  dtype F32 or BF16 (summed in f32), I64, I32. */
+	enum dtp_code (*all_reduce)(struct dtp_comm *, void *buf, int64_t count, enum dtp_dtype, struct dtp_err *);
+	/* dst holds size * count elements, rank-major. */
+	enum dtp_code (*all_gather)(struct dtp_comm *, void *dst, const void *src, int64_t count, enum dtp_dtype,
+				    struct dtp_err *);
+	/* count elements to and from each rank. */
+	enum dtp_code (*all_to_all)(struct dtp_comm *, void *dst, const void *src, int64_t count, enum dtp_dtype,
+				    struct dtp_err *);
+	/* Sends to rank + 1 and receives from rank - 1, cyclically, at the same time. */
+	enum dtp_code (*ring_shift)(struct dtp_comm *, void *dst, const void *src, int64_t count, enum dtp_dtype,
+				    struct dtp_err *);
+	enum dtp_code (*broadcast)(struct dtp_comm *, void *buf, int64_t nbytes, int root, struct dtp_err *);
+	/* The waiting ranks sleep: they never spin. */
+	enum dtp_code (*barrier)(struct dtp_comm *, struct dtp_err *);
+	/* Ranks with the same color form a new communicator, ordered by key, then by rank.  Collective. */
+	enum dtp_code (*split)(struct dtp_comm *, int color, int key, struct dtp_comm **out, struct dtp_err *);
+	/* From any thread: every pending and later call returns DTP_FAILED soon. */
+	void (*abort)(struct dtp_comm *);
+	void (*destroy)(struct dtp_comm *);
+};
+
+/* A key-value store that all ranks of a job share, for the rendezvous of a communicator.  get waits until the key exists. */
+struct dtp_store {
+	void *arg;
+	enum dtp_code (*set)(void *arg, const char *key, const void *val, size_t len, struct dtp_err *);
+	/* *val is malloc'd. */
+	enum dtp_code (*get)(void *arg, const char *key, void **val, size_t *len, struct dtp_err *);
+};
+
+/* The communicator of one rank: every call succeeds and moves nothing (copies where dst != src). */
+enum dtp_code dtp_comm_single(const struct dtp_monitor *mon, struct dtp_comm **out, struct dtp_err *err);
+/* Gloo over TCP.  iface: address or interface name to bind (NULL: loopback).  prefix keeps the keys of several
+ * communicators of one store apart. */
+enum dtp_code dtp_comm_gloo(int rank, int size, const struct dtp_store *store, const char *prefix, const char *iface,
+			    const struct dtp_monitor *mon, struct dtp_comm **out, struct dtp_err *err);
+
+/* Wrappers that check arguments and skip the call when size is 1. */
+enum dtp_code dtp_all_reduce(struct dtp_comm *, void *buf, int64_t count, enum dtp_dtype, struct dtp_err *);
+enum dtp_code dtp_all_gather(struct dtp_comm *, void *dst, const void *src, int64_t count, enum dtp_dtype, struct dtp_err *);
+enum dtp_code dtp_broadcast(struct dtp_comm *, void *buf, int64_t nbytes, int root, struct dtp_err *);
+enum dtp_code dtp_barrier(struct dtp_comm *, struct dtp_err *);
+void dtp_comm_destroy(struct dtp_comm *); /* NULL is allowed */
+
+/* The ranks of a job as a mesh of dimensions, outermost first: dp x ring x ulysses x tp (tp is contiguous).  A dimension of
+ * size 1 has a single-rank communicator. */
+enum dtp_mesh_dim { DTP_MESH_DP, DTP_MESH_RING, DTP_MESH_ULYSSES, DTP_MESH_TP, DTP_MESH_DIMS };
+struct dtp_mesh {
+	struct dtp_comm *world; /* not owned */
+	struct dtp_comm *dim[DTP_MESH_DIMS];
+};
+/* The product of sizes must be world->size, else DTP_REFUSED with all the numbers. */
+enum dtp_code dtp_mesh_make(struct dtp_comm *world, const int sizes[DTP_MESH_DIMS], struct dtp_mesh *mesh,
+			    struct dtp_err *err);
+void dtp_mesh_free(struct dtp_mesh *mesh);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

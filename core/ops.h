@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the forward passes are written in.  Each operation checks shapes, takes its result from the scratch arena, calls the
+ * backend and, where a layer's input dimension is split, sums over the ranks.  After a first failure every operation
+ * returns at once, so that a forward pass needs no check per line: the caller looks at ctx->err at the end of a block.
+ * No model file knows a rank, a degree, a dtype or a device. */
+#ifndef DTP_OPS_H
+#define DTP_OPS_H
+
+#include "arena.h"
+#include "backend.h"
+#include "comm.h"
+#include "module.h"
+#include "monitor.h"
+
+struct dtp_dump;
+
+/* Counted by every operation: for `bench` and the fit report. */
+enum dtp_op { DTP_OP_LINEAR, DTP_OP_ATTENTION, DTP_OP_CONV, DTP_OP_NORM, DTP_OP_POINTWISE, DTP_OP_REDUCE, DTP_OP_COPY,
+	DTP_NOPS };
+struct dtp_opstat {
+	uint64_t calls;
+	double flops, bytes, seconds; /* bytes: of REDUCE on the wire; seconds only while ctx->timing */
+};
+
+struct dtp_ctx {
+	struct dtp_backend *be;
+	struct dtp_comm *tp;
+	struct dtp_arena scratch;
+	const struct dtp_monitor *mon;
+	struct dtp_dump *dump;      /* NULL unless stages are recorded */
+	bool timing;
+	struct dtp_opstat stat[DTP_NOPS];
+	struct dtp_err err;
+};
+
+static inline bool dtp_ok(const struct dtp_ctx *c)
+{
+	return c->err.code == DTP_OK;
+}
+
+/* A dense scratch tensor; valid until the arena is released below it. */
+struct dtp_tensor dtp_new(struct dtp_ctx *c, enum dtp_dtype t, int ndim, const int64_t *shape);
+struct dtp_tensor dtp_new2(struct dtp_ctx *c, int64_t rows, int64_t cols);            /* compute dtype */
+struct dtp_tensor dtp_new3(struct dtp_ctx *c, int64_t a, int64_t b, int64_t cols);
+
+/* y = x W^T + b for tokens x [.., M, in] (in: the layer's own, or the replicated width where it cuts its input).
+ * Where the layer's input dimension is split the partial products are summed over the ranks in f32, then the bias is added.
+ * _into writes to a given (strided) tensor. */
+struct dtp_tensor dtp_linear(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x);
+void dtp_linear_into(struct dtp_ctx *c, struct dtp_tensor out, const struct dtp_layer *l, struct dtp_tensor x);
+/* The same, left in f32: for a sum that is added to the residual stream and rounded there, once. */
+struct dtp_tensor dtp_linear_sum(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x);
+/* [M, width] f32 sums over vocabulary rows where the table is split; rounded. */
+struct dtp_tensor dtp_embed(struct dtp_ctx *c, const struct dtp_layer *l, const int32_t *ids, int64_t n);
+struct dtp_tensor dtp_modulated_norm(struct dtp_ctx *c, struct dtp_tensor x, struct dtp_tensor shift, struct dtp_tensor scale,
+				     float eps);
+struct dtp_tensor dtp_rms_norm(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x, float eps);
+struct dtp_rope_table {
+	enum dtp_rope kind;
+	struct dtp_tensor cos, sin; /* [S, D/2] F32 */
+};
+void dtp_qk_norm_rope(struct dtp_ctx *c, struct dtp_tensor x, const struct dtp_layer *norm, float eps,
+		      const struct dtp_rope_table *rope);
+void dtp_attend(struct dtp_ctx *c, struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k, struct dtp_tensor v,
+		const struct dtp_attention *a);
+void dtp_swiglu(struct dtp_ctx *c, struct dtp_tensor out, struct dtp_tensor gate, struct dtp_tensor up);
+/* x += gate * y; gate with data NULL: x += y. */
+void dtp_residual(struct dtp_ctx *c, struct dtp_tensor x, struct dtp_tensor gate, struct dtp_tensor y);
+struct dtp_tensor dtp_silu(struct dtp_ctx *c, struct dtp_tensor x);
+struct dtp_tensor dtp_add(struct dtp_ctx *c, struct dtp_tensor a, struct dtp_tensor b);
+void dtp_copy(struct dtp_ctx *c, struct dtp_tensor dst, struct dtp_tensor src);
+void dtp_euler(struct dtp_ctx *c, struct dtp_tensor latents, struct dtp_tensor noise, float dt);
+struct dtp_tensor dtp_conv(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x, int stride, int pad_tl, int pad_br);
+struct dtp_tensor dtp_group_norm(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x, int groups, float eps,
+				 bool silu);
+struct dtp_tensor dtp_upsample2x(struct dtp_ctx *c, struct dtp_tensor x);
+
+/* Records a stage under a name when stages are recorded; shape is the one of the reference (batch and all).  `split`
+ * (may be NULL) is the layer whose output columns x holds: they are gathered from all ranks, in the unsplit order. */
+void dtp_stage(struct dtp_ctx *c, struct dtp_tensor x, const struct dtp_layer *split, int ndim, const int64_t *shape,
+	       const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+#endif

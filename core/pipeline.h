@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A diffusers pipeline folder: opened and checked as a whole, then run on this rank. */
+#ifndef DTP_PIPELINE_H
+#define DTP_PIPELINE_H
+
+#include "backend.h"
+#include "comm.h"
+#include "err.h"
+#include "monitor.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct dtp_pipeline;
+
+struct dtp_options {
+	const char *model;         /* folder */
+	const char *tp_plan;       /* NULL: the family's own */
+	int tp_degree;
+	enum dtp_dtype compute;    /* BF16 or F32 */
+	bool keep_text_encoder;    /* false: freed before the transformer loads */
+};
+
+enum dtp_output { DTP_OUTPUT_PNG, DTP_OUTPUT_LATENT };
+
+/* One call.  Zero (or negative where zero means something) stands for the model's default; dtp_pipeline_resolve fills in. */
+struct dtp_request {
+	const char *prompt;         /* UTF-8 */
+	int64_t height, width;      /* pixels; 0: 1024 */
+	int steps;                  /* 0: 4 where the model is distilled, else 50 */
+	double guidance_scale;      /* negative: 4.0 */
+	uint64_t seed;              /* of image 0; image i uses seed + i */
+	int num_images;             /* 0: 1 */
+	int64_t max_sequence_length;/* 0: 512 */
+	enum dtp_output output;
+	bool exact_timesteps;       /* do not round timesteps to the compute dtype as diffusers does */
+	const char *dump_stages;    /* NULL, or a safetensors file for every stage of image 0 */
+};
+
+struct dtp_image {
+	int index;                  /* 0..num_images-1 */
+	uint64_t seed;
+	int64_t height, width;
+	const uint8_t *rgb;         /* [height, width, 3], or NULL for latent output */
+	const void *latents;        /* what the pipeline class returns, dense, in the compute dtype; or NULL */
+	enum dtp_dtype latents_dtype;
+	int latents_ndim;
+	int64_t latents_shape[DTP_MAX_DIMS];
+};
+
+/* Reads every JSON file and safetensors header, the plan, the tokenizer; checks all of it for every component.  No weight
+ * byte is read.  DTP_REFUSED with the first thing that is wrong. */
+enum dtp_code dtp_pipeline_open(const struct dtp_options *o, const struct dtp_monitor *mon, struct dtp_pipeline **p,
+				struct dtp_err *err);
+void dtp_pipeline_close(struct dtp_pipeline *p);
+/* Fills in defaults and checks the request against the model: sizes, steps, lengths, prompt encoding. */
+enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_request *r, struct dtp_err *err);
+
+const char *dtp_pipeline_class(const struct dtp_pipeline *p);  /* "Flux2KleinPipeline" */
+const char *dtp_pipeline_plan(const struct dtp_pipeline *p);   /* the transformer plan's source */
+
+/* Predicted memory of one rank, in bytes, by phase: weights + scratch + staging, from a dry run of the forward passes. */
+struct dtp_phase_memory {
+	const char *name;           /* "text_encoder", "transformer", "vae" */
+	uint64_t weights, scratch, staging;
+};
+#define DTP_NPHASES 3
+enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_request *r, int rank,
+				  struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err);
+
+/* What a run did, per phase; kept by the pipeline and reset by nothing. */
+struct dtp_phase_report {
+	const char *name;           /* "load text_encoder", "encode", "load transformer", "step", "load vae", "decode", "write" */
+	int calls;                  /* steps: their number */
+	double seconds;             /* sum over calls */
+	double flops;               /* of this rank, sum */
+	double reduce_seconds, reduce_bytes; /* waiting for and moving sums between ranks */
+	uint64_t reductions;
+	uint64_t bytes_read, bytes_gaps;
+	uint64_t peak_rss;          /* of the process up to the end of the phase */
+	double last_seconds[16];    /* of the last calls, in turn */
+};
+int dtp_pipeline_reports(const struct dtp_pipeline *p, const struct dtp_phase_report **out);
+
+/* Runs the request on this rank.  All ranks of mesh->dim[DTP_MESH_TP] call it with the same request.  Rank 0 gets each
+ * finished image through `done` (its memory is the pipeline's, valid during the call); a code other than DTP_OK from
+ * it ends the run.  node_threads: threads that one rank may use while the others sleep. */
+typedef enum dtp_code (*dtp_image_fn)(void *arg, const struct dtp_image *, struct dtp_err *);
+enum dtp_code dtp_pipeline_run(struct dtp_pipeline *p, const struct dtp_request *r, struct dtp_backend *be,
+			       struct dtp_mesh *mesh, const struct dtp_monitor *mon, int node_threads, dtp_image_fn done,
+			       void *arg, struct dtp_err *err);
+#endif

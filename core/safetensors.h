@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Safetensors folders: one file or shards with an index.  Headers are read and checked when opened; tensor data is
+ * read by byte range only. */
+#ifndef DTP_SAFETENSORS_H
+#define DTP_SAFETENSORS_H
+
+#include "err.h"
+#include "tensor.h"
+
+#define DTP_ST_MAX_DIMS 8
+
+struct dtp_st_entry {
+	char *name;
+	enum dtp_dtype dtype;   /* DTP_NO_DTYPE if the file uses one that we do not read (dtype_name says which) */
+	char dtype_name[12];
+	int ndim;               /* 0: a scalar */
+	int64_t shape[DTP_ST_MAX_DIMS];
+	int file;               /* index into files */
+	uint64_t offset, nbytes;/* absolute in the file; checked against the file's size */
+};
+
+struct dtp_st_file {
+	char *path;
+	int fd;                 /* open for reading, close-on-exec */
+	uint64_t size, header_bytes;
+	int64_t mtime_ns;       /* at opening; dtp_st_unchanged compares */
+};
+
+struct dtp_st {
+	struct dtp_st_file *files;
+	int nfiles;
+	struct dtp_st_entry *entries; /* sorted by name */
+	int nentries;
+};
+
+/* Opens `dir`/`base`.safetensors, or `dir`/`base`.safetensors.index.json and every shard that it names (base as in
+ * "diffusion_pytorch_model" or "model").  Every rule of the format is checked here, before any tensor byte is
+ * read, each with DTP_REFUSED and a message that names file and tensor: 8-byte length within the file; header JSON
+ * (duplicate names!); known dtype names; offsets ascending without overlap, without holes, within the file; byte
+ * length = product of shape x element size, every product checked for overflow; index: missing shard, tensor in two
+ * shards, tensor named for a shard that lacks it, shard tensor that the index does not list, shard names with '/' or "..".
+ * If neither exists but .bin, .pt, .ckpt, .gguf files do, the message names them and says that safetensors is needed. */
+enum dtp_code dtp_st_open(const char *dir, const char *base, struct dtp_st *st, struct dtp_err *err);
+enum dtp_code dtp_st_open_file(const char *path, struct dtp_st *st, struct dtp_err *err);
+void dtp_st_close(struct dtp_st *st);
+
+const struct dtp_st_entry *dtp_st_find(const struct dtp_st *st, const char *name); /* NULL if absent */
+
+/* Reads [offset, offset + len) of the entry's data.  A short read or a file whose size or mtime changed since opening is
+ * DTP_FAILED naming file and tensor.  Safe from several threads. */
+enum dtp_code dtp_st_read(const struct dtp_st *st, const struct dtp_st_entry *e, uint64_t offset, uint64_t len, void *dst,
+			  struct dtp_err *err);
+/* The metadata of file 0 as read ("__metadata__"); returns NULL if the key is absent.  Caller frees. */
+char *dtp_st_metadata(const struct dtp_st *st, const char *key);
+
+/* Writing.  Atomic: a temporary name in the same folder, fsync, rename; nothing is left on failure. */
+struct dtp_st_out {
+	const char *name;
+	struct dtp_tensor tensor; /* dense, host memory */
+};
+enum dtp_code dtp_st_write(const char *path, const struct dtp_st_out *tensors, int n, const char *const (*metadata)[2],
+			   int nmeta, struct dtp_err *err);
+#endif

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Joins module tree, placement, safetensors and backend: checks a checkpoint against the tree, then streams this rank's
+ * slices into the backend.  A weight exists once: file -> bounded staging -> final layout. */
+#ifndef DTP_WEIGHTS_H
+#define DTP_WEIGHTS_H
+
+#include "backend.h"
+#include "module.h"
+#include "monitor.h"
+#include "safetensors.h"
+
+/* Every needed parameter is in the file with the declared shape and a dtype among BF16, F16, F32 (DTP_REFUSED names file,
+ * tensor, expected and actual; packed and 8-bit dtypes and a quantised checkpoint get their own message).  Tensors that
+ * the tree does not declare get one warning with their count and first names.  prefix stands before every name of the
+ * tree in the file ("" as a rule). */
+enum dtp_code dtp_weights_check(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix,
+				const struct dtp_monitor *mon, struct dtp_err *err);
+
+struct dtp_load_stats {
+	uint64_t wanted;    /* bytes of this rank's slices, replicated ones included */
+	uint64_t gaps;      /* bytes read through because they lay between two slices (gaps under 64 KB) */
+	uint64_t requests;  /* read calls */
+	uint64_t staging;   /* bytes of staging buffers */
+	double seconds;
+};
+
+/* Loads what dtp_plan_bind has bound for rank/degree into tree->modules[i].layer->weight/bias.  Several reads are in flight;
+ * staging is at most DTP_STAGING_BYTES.  Stops with DTP_INTERRUPTED when mon->stopped says so.  On failure everything
+ * that was allocated is freed. */
+#define DTP_STAGING_BYTES (64u << 20)
+enum dtp_code dtp_weights_load(struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
+			       struct dtp_backend *be, const struct dtp_monitor *mon, struct dtp_load_stats *stats,
+			       struct dtp_err *err);
+void dtp_weights_free(struct dtp_tree *tree, struct dtp_backend *be);
+/* Memory of this rank's weights in the backend, and their bytes in the file. */
+uint64_t dtp_weights_memory(const struct dtp_tree *tree, int rank, int degree, struct dtp_backend *be);
+uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree);
+
+/* The bytes of one parameter's slice as they lie in the file (row-major, stored dtype): for shard hashes and `shard`.
+ * dst holds dtp_split_length * ... elements. */
+enum dtp_code dtp_weights_slice(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix,
+				const struct dtp_param *p, int rank, int degree, void *dst, struct dtp_err *err);
+
+/* Asks the kernel to read this rank's slices ahead into the page cache (posix_fadvise WILLNEED), in the background, at most
+ * `budget` bytes: called while another component computes. */
+void dtp_weights_readahead(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
+			   uint64_t budget);
+#endif
