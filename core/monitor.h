@@ -12,7 +12,8 @@ extern "C" {
 #endif
 
 enum dtp_phase { DTP_PHASE_START, DTP_PHASE_RENDEZVOUS, DTP_PHASE_LOAD, DTP_PHASE_ENCODE, DTP_PHASE_STEP,
-	DTP_PHASE_DECODE, DTP_PHASE_WRITE };
+	DTP_PHASE_DECODE, DTP_PHASE_WRITE,
+	DTP_PHASE_INPUT /* waiting for the user: while one rank does, no deadline runs for those that wait */ };
 
 struct dtp_monitor {
 	void *arg;

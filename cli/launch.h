@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Starts the ranks of a job as processes of this program, watches them, and ends all of them when one fails. */
+#ifndef DTP_LAUNCH_H
+#define DTP_LAUNCH_H
+
+#include "err.h"
+#include "monitor.h"
+
+#include <stdint.h>
+
+/* What the ranks say while they run. */
+enum dtp_event_kind {
+	DTP_EVENT_STAGE,    /* text: a new stage begins in phase */
+	DTP_EVENT_PROGRESS, /* done of total within the stage: bytes in DTP_PHASE_LOAD, else blocks, steps or tiles */
+	DTP_EVENT_NOTE,     /* text: a line for the user */
+	DTP_EVENT_WARN,     /* text: a warning */
+	DTP_EVENT_STDOUT,   /* text: a line, without its newline, that a rank other than 0 wrote on its stdout ... */
+	DTP_EVENT_STDERR    /* ... or stderr; rank 0 has this process's own */
+};
+
+struct dtp_event {
+	enum dtp_event_kind kind;
+	int rank;
+	enum dtp_phase phase; /* of the rank at this moment */
+	const char *text;     /* valid during the call; NULL for PROGRESS */
+	uint64_t done, total;
+};
+
+/* Seconds without any movement of a rank after which the run is ended, unless told otherwise: more than the slowest single
+ * block or read that a working machine takes, less than a person's patience. */
+#define DTP_TIMEOUT_DEFAULT 300
+
+struct dtp_launch {
+	int nranks;           /* >= 1 */
+	char *const *argv;    /* of the ranks: NULL-terminated, usually main's own; they are this very program file */
+	const char *const *env; /* NULL, or NULL-terminated "NAME=value" that the ranks get besides this environment */
+	int threads_per_rank; /* 0: OpenMP decides; else OMP_NUM_THREADS of the ranks */
+	double timeout_s;     /* 0: DTP_TIMEOUT_DEFAULT; see dtp_launch */
+	const char *program;  /* NULL: /proc/self/exe */
+	void (*on_event)(void *arg, const struct dtp_event *); /* NULL: lines of the ranks go to stdout and stderr */
+	void *arg;
+};
+
+/* Runs the whole job and returns when no rank is left: DTP_OK when every rank ended well, the code of the failure
+ * otherwise.  Must be called before this process has threads; ranks find themselves through dtp_worker_open.
+ *
+ * The run ends as a whole when a rank reports an error, exits with a code other than 0, is killed by a signal, or
+ * makes no progress for timeout_s: no beat though it is not waiting for others, or all of them waiting for each other.
+ * The other ranks are asked to end, then made to, within two seconds.  *err is then the root cause and not its consequences;
+ * err->message is complete (rank, host, stage, progress, signal or error), to be printed as it is, once.
+ * SIGINT, SIGTERM and SIGHUP end the run with DTP_INTERRUPTED and "interrupted".  The ranks stay in this process group, ignore
+ * what the terminal sends them, and end when this process does, however it ends. */
+enum dtp_code dtp_launch(const struct dtp_launch *opts, struct dtp_err *err);
+#endif

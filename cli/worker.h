@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rank's side of a job: its place in it, the monitor that core/ reports to, the world communicator. */
+#ifndef DTP_WORKER_H
+#define DTP_WORKER_H
+
+#include "comm.h"
+#include "err.h"
+#include "monitor.h"
+
+#include <stdbool.h>
+
+struct dtp_worker;
+
+/* True when the environment says that this process is a rank that dtp_launch started. */
+bool dtp_worker_is_rank(void);
+
+/* Joins the job: connects to the launcher, starts the thread that reports to it, and forms the world communicator.
+ * Collective over all ranks.  Call it first of all in a rank: SIGTERM and the end of the launcher clean up only from then
+ * on.  On failure the error has been reported, *w is NULL and the process must exit with the returned code. */
+enum dtp_code dtp_worker_open(struct dtp_worker **w, struct dtp_err *err);
+
+int dtp_worker_rank(const struct dtp_worker *w);
+int dtp_worker_size(const struct dtp_worker *w);
+int dtp_worker_local_rank(const struct dtp_worker *w);       /* among the ranks of this host */
+struct dtp_comm *dtp_worker_world(const struct dtp_worker *w);
+const struct dtp_monitor *dtp_worker_monitor(const struct dtp_worker *w);
+const struct dtp_store *dtp_worker_store(const struct dtp_worker *w); /* shared by all ranks of the job */
+
+/* Leaves the job: reports the outcome (err, stamped with rank and stage, unless code is DTP_OK), destroys the world
+ * communicator and frees w.  Subgroups must be gone.  Returns the code with which the process must exit.  A rank prints
+ * no error itself: the launcher does, once. */
+int dtp_worker_close(struct dtp_worker *w, enum dtp_code code, struct dtp_err *err);
+
+/* When the run is to end (another rank failed, a signal, the launcher died) monitor->stopped() turns true and every
+ * pending and later collective fails; a rank whose main thread has not left within a second is ended by the reporting
+ * thread, which removes the output file that is being written (dtp_outfile_cleanup) first. */
+#endif
