@@ -31,6 +31,8 @@ const char *dtp_style_name(enum dtp_style s); /* "colwise", ... ; "replicated" *
 /* Reads a plan file.  Errors (DTP_REFUSED) name the file and the key: unknown style (with "did you mean"), unknown field,
  * more than one '*', blocks on a style that has none, blocks that are not positive integers. */
 enum dtp_code dtp_plan_load(const char *path, struct dtp_plan *plan, struct dtp_err *err);
+/* The same from memory; source stands for the path in messages. */
+enum dtp_code dtp_plan_parse(const char *source, const char *text, size_t len, struct dtp_plan *plan, struct dtp_err *err);
 /* A plan of plans/ that is compiled in: "flux2", "qwen3". */
 enum dtp_code dtp_plan_builtin(const char *name, struct dtp_plan *plan, struct dtp_err *err);
 void dtp_plan_free(struct dtp_plan *plan);
@@ -46,7 +48,7 @@ enum dtp_code dtp_plan_apply(const struct dtp_plan *plan, struct dtp_tree *tree,
 
 /* What rank of degree owns of a parameter: consecutive runs [begin, end) of dimension dim, concatenated. */
 struct dtp_split {
-	int dim;   /* -1: whole (replicated) */
+	int dim;   /* -1: whole (replicated); the one run is then all of dimension 0 */
 	int nruns;
 	struct {
 		int64_t begin, end;
@@ -58,6 +60,7 @@ int64_t dtp_split_length(const struct dtp_split *s); /* sum of the runs */
 void dtp_split_shape(const struct dtp_param *p, const struct dtp_split *s, int64_t shape[DTP_MAX_DIMS]);
 /* Fills module->layer's sizes and flags (not weight, bias) of every module for this rank. */
 void dtp_plan_bind(struct dtp_tree *tree, int rank, int degree);
-/* "1, 2, 4, 8": the degrees up to 64 that pass for this tree and plan.  buf gets the text. */
+/* "1, 2, 4, 8": the degrees up to 64 that pass for this tree and plan; "any" if all do, "none" if the plan is refused
+ * whatever the degree.  buf gets the text. */
 void dtp_plan_valid_degrees(const struct dtp_plan *plan, const struct dtp_tree *tree, char *buf, size_t len);
 #endif
