@@ -21,6 +21,9 @@ enum dtp_code dtp_json_load(const char *path, size_t max_bytes, struct dtp_json 
 enum dtp_code dtp_json_parse(const char *path, const char *text, size_t len, struct dtp_json *doc, struct dtp_err *err);
 void dtp_json_free(struct dtp_json *doc);
 
+/* The grammar alone, which load and parse begin with: text[len] must be '\0'. */
+enum dtp_code dtp_json_check(const char *path, const char *text, size_t len, struct dtp_err *err);
+
 /* Getters of one key of `obj` (NULL: the root).  Integers must be whole and within [min, max]; a number that is
  * not finite, of the wrong type, or out of range is DTP_REFUSED: "path: 'key' is X, expected Y".  The _or forms
  * leave *out at its present value when the key is absent or null. */
