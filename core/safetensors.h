@@ -23,7 +23,7 @@ struct dtp_st_file {
 	char *path;
 	int fd;                 /* open for reading, close-on-exec */
 	uint64_t size, header_bytes;
-	int64_t mtime_ns;       /* at opening; dtp_st_unchanged compares */
+	int64_t mtime_ns;       /* at opening; dtp_st_read compares */
 };
 
 struct dtp_st {
