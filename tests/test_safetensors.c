@@ -78,8 +78,8 @@ static void st_header_refused(void **state)
 		{"{\"a\":" T("U8", "[8]", "[18446744073709551608,18446744073709551616]") "}", 8, "no whole numbers"},
 		{"{\"a\":" T("U8", "[8]", "[9007199254740984,9007199254740992]") "}", 8, "is truncated: it has 99 bytes, tensor "
 		 "'a' needs 9007199254741083"},
-		{"{\"a\":" T("F32", "[2]", "[0,8]") "}", 7, "is truncated: it has 64 bytes, tensor 'a' needs 65"},
-		{"{\"a\":" T("F32", "[2]", "[0,8]") "}", 9, "has 66 bytes, its tensors end at byte 65"},
+		{"{\"a\":" T("F32", "[2]", "[0,8]") "}", 7, "is truncated: it has 69 bytes, tensor 'a' needs 70"},
+		{"{\"a\":" T("F32", "[2]", "[0,8]") "}", 9, "has 71 bytes, its tensors end at byte 70"},
 		{"{\"a\":" T("F32", "[2]", "[1,9]") "}", 9, "1 bytes before tensor 'a'"},
 		{"{\"a\":" T("F32", "[1]", "[0,4]") ",\"b\":" T("F32", "[1]", "[8,12]") "}", 12, "4 bytes before tensor 'b'"},
 		{"{\"a\":" T("F32", "[2]", "[0,8]") ",\"b\":" T("F32", "[1]", "[4,8]") "}", 8, "tensors 'a' and 'b' overlap"},
