@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communication between ranks: one interface, several implementations (one rank, Gloo, later NCCL).  Every collective is
- * called by all ranks of the communicator in the same order.  A lost peer or an abort makes the call return DTP_FAILED
- * with err->secondary set, at once; the communicator is then unusable. */
+ * called by all ranks of the communicator in the same order, by one thread at a time.  Any count may be 0.  A lost peer
+ * or an abort makes the call return DTP_FAILED with err->secondary set, at once; the communicator is then unusable. */
 #ifndef DTP_COMM_H
 #define DTP_COMM_H
 
@@ -21,15 +21,16 @@ struct dtp_comm {
 
 struct dtp_comm_ops {
 	const char *name; /* "none", "gloo", "nccl" */
-	/* In place, dense.  dtype F32 or BF16 (summed in f32), I64, I32. */
+	/* In place, dense.  dtype F32 or BF16 (summed in f32, rounded once), I64, I32.  An element is summed in the order
+	 * of the ranks, by one rank, whatever count is: the result is the same bits on all ranks and in every run. */
 	enum dtp_code (*all_reduce)(struct dtp_comm *, void *buf, int64_t count, enum dtp_dtype, struct dtp_err *);
-	/* dst holds size * count elements, rank-major. */
+	/* dst holds size * count elements, rank-major; src may be its own place in dst. */
 	enum dtp_code (*all_gather)(struct dtp_comm *, void *dst, const void *src, int64_t count, enum dtp_dtype,
 				    struct dtp_err *);
-	/* count elements to and from each rank. */
+	/* count elements to and from each rank; dst and src do not overlap. */
 	enum dtp_code (*all_to_all)(struct dtp_comm *, void *dst, const void *src, int64_t count, enum dtp_dtype,
 				    struct dtp_err *);
-	/* Sends to rank + 1 and receives from rank - 1, cyclically, at the same time. */
+	/* Sends to rank + 1 and receives from rank - 1, cyclically, at the same time.  dst and src do not overlap. */
 	enum dtp_code (*ring_shift)(struct dtp_comm *, void *dst, const void *src, int64_t count, enum dtp_dtype,
 				    struct dtp_err *);
 	enum dtp_code (*broadcast)(struct dtp_comm *, void *buf, int64_t nbytes, int root, struct dtp_err *);
@@ -37,7 +38,8 @@ struct dtp_comm_ops {
 	enum dtp_code (*barrier)(struct dtp_comm *, struct dtp_err *);
 	/* Ranks with the same color form a new communicator, ordered by key, then by rank.  Collective. */
 	enum dtp_code (*split)(struct dtp_comm *, int color, int key, struct dtp_comm **out, struct dtp_err *);
-	/* From any thread: every pending and later call returns DTP_FAILED soon. */
+	/* From any thread: every pending and later call returns DTP_FAILED at once, also on the communicators that were
+	 * split from this one or that it was split from, and the peers lose this rank. */
 	void (*abort)(struct dtp_comm *);
 	void (*destroy)(struct dtp_comm *);
 };
@@ -52,8 +54,8 @@ struct dtp_store {
 
 /* The communicator of one rank: every call succeeds and moves nothing (copies where dst != src). */
 enum dtp_code dtp_comm_single(const struct dtp_monitor *mon, struct dtp_comm **out, struct dtp_err *err);
-/* Gloo over TCP.  iface: address or interface name to bind (NULL: loopback).  prefix keeps the keys of several
- * communicators of one store apart. */
+/* Gloo over TCP.  iface: numeric address or interface name to bind (NULL: loopback).  prefix keeps the keys of several
+ * communicators of one store apart.  The process must ignore SIGPIPE. */
 enum dtp_code dtp_comm_gloo(int rank, int size, const struct dtp_store *store, const char *prefix, const char *iface,
 			    const struct dtp_monitor *mon, struct dtp_comm **out, struct dtp_err *err);
 
@@ -65,7 +67,7 @@ enum dtp_code dtp_barrier(struct dtp_comm *, struct dtp_err *);
 void dtp_comm_destroy(struct dtp_comm *); /* NULL is allowed */
 
 /* The ranks of a job as a mesh of dimensions, outermost first: dp x ring x ulysses x tp (tp is contiguous).  A dimension of
- * size 1 has a single-rank communicator. */
+ * size 1 has a single-rank communicator; one that holds all ranks is the world itself. */
 enum dtp_mesh_dim { DTP_MESH_DP, DTP_MESH_RING, DTP_MESH_ULYSSES, DTP_MESH_TP, DTP_MESH_DIMS };
 struct dtp_mesh {
 	struct dtp_comm *world; /* not owned */
