@@ -29,8 +29,12 @@ all: difftp
 # The program of the current variant; the release one is also ./difftp.
 difftp: $(B)/difftp
 	@if [ "$(VARIANT)" = release ]; then ln -f $< $@ 2>/dev/null || cp -f $< $@; fi
-$(B)/difftp: $(B)/cli/main.c.o $(OBJ)
+$(B)/difftp: $(B)/cli/main.c.o $(B)/libdtp.a
 	$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+# A program takes from it what it uses.
+$(B)/libdtp.a: $(OBJ)
+	rm -f $@ && $(AR) rcs $@ $^
 
 $(B)/%.c.o: %.c
 	@mkdir -p $(@D)
@@ -45,22 +49,27 @@ $(B)/plans.c: $(PLANS) scripts/embed-plans.sh
 $(B)/plans.o: $(B)/plans.c
 	$(CC) $(CPPFLAGS) $(CFLAGS) $(ALL_CFLAGS) -c -o $@ $<
 
-$(B)/tests/%: $(B)/tests/%.c.o $(B)/tests/support.c.o $(OBJ)
+$(B)/tests/%: $(B)/tests/%.c.o $(B)/tests/support.c.o $(B)/libdtp.a
 	$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 
 tests: $(TESTS)
 test: $(B)/difftp tests difftp
 	DIFFTP=$(abspath $(B)/difftp) TESTBIN=$(abspath $(B)/tests) sh tests/run.sh quick
-test-long: test
+test-long: $(B)/difftp tests difftp
 	DIFFTP=$(abspath $(B)/difftp) TESTBIN=$(abspath $(B)/tests) sh tests/run.sh long
+
+# The page is committed; the tests fail when it is stale.
+man: $(B)/difftp
+	$(B)/difftp man > docs/difftp.1
 
 install: difftp
 	install -D -m 755 difftp $(DESTDIR)$(PREFIX)/bin/difftp
+	install -D -m 644 docs/difftp.1 $(DESTDIR)$(PREFIX)/share/man/man1/difftp.1
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/difftp
+	rm -f $(DESTDIR)$(PREFIX)/bin/difftp $(DESTDIR)$(PREFIX)/share/man/man1/difftp.1
 clean:
 	rm -rf build difftp
 
-.PHONY: all tests test test-long install uninstall clean
+.PHONY: all tests test test-long man install uninstall clean
 .SECONDARY:
 -include $(shell find build -name '*.d' 2>/dev/null)

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "commands.h"
+
+#include "help.h"
+#include "suggest.h"
+
+#include <string.h>
+
+const struct dtp_command dtp_commands[] = {
+	{"generate", "draw images from a prompt; the command when none is named",
+	 "--model DIR --prompt TEXT [OPTION]...", DTP_CMD_GENERATE, dtp_cmd_generate},
+	{"bench", "draw as generate does and print where the time goes", "--model DIR --prompt TEXT [OPTION]...",
+	 DTP_CMD_BENCH, dtp_cmd_bench},
+	{"man", "print the manual page in roff, for man -l", "[OPTION]...", DTP_CMD_MAN, dtp_cmd_man},
+};
+const int dtp_ncommands = sizeof dtp_commands / sizeof dtp_commands[0];
+
+static const struct dtp_command *find(const char *name, struct dtp_err *err)
+{
+	struct dtp_suggest near = dtp_suggest_begin(name);
+
+	for (int i = 0; i < dtp_ncommands; i++) {
+		if (!strcmp(dtp_commands[i].name, name))
+			return &dtp_commands[i];
+		dtp_suggest_try(&near, dtp_commands[i].name);
+	}
+	if (near.best[0])
+		dtp_fail(err, DTP_REFUSED, "unknown command '%s'; did you mean '%s'?", name, near.best);
+	else
+		dtp_fail(err, DTP_REFUSED, "unknown command '%s'; see 'difftp --help'", name);
+	return NULL;
+}
+
+enum dtp_code dtp_cmd_man(const struct dtp_args *args, char **argv, struct dtp_err *err)
+{
+	(void)args, (void)argv, (void)err;
+	dtp_man_write(stdout);
+	return DTP_OK;
+}
+
+enum dtp_code dtp_commands_main(int argc, char **argv, struct dtp_err *err)
+{
+	const struct dtp_command *command = &dtp_commands[0];
+	bool named = argc > 1 && argv[1][0] != '-';
+	struct dtp_args args;
+
+	if (argc < 2)
+		return dtp_fail(err, DTP_REFUSED,
+				"nothing to do: --model and --prompt are needed; 'difftp --help' lists the options");
+	if (named && !(command = find(argv[1], err)))
+		return err->code;
+	/* Its parser skips the first word: the program's name, or the command's. */
+	if (dtp_args_parse(command->bit, argc - named, argv + named, &args, err))
+		return err->code;
+	if (args.help) {
+		dtp_help_write(stdout, command, !named);
+		return DTP_OK;
+	}
+	if (args.version) {
+		printf("difftp %s\n", DTP_VERSION);
+		return DTP_OK;
+	}
+	return command->run(&args, argv, err);
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Options: one table, from which come the parsing, --help, the man page and the checks of all three. */
+#ifndef DTP_FLAGS_H
+#define DTP_FLAGS_H
+
+#include "err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum dtp_opt_kind {
+	DTP_OPT_SWITCH, /* bool; takes no value */
+	DTP_OPT_INT,    /* int64_t within [min, max] */
+	DTP_OPT_SEED,   /* uint64_t, all of it */
+	DTP_OPT_FLOAT,  /* double within [min, max], finite */
+	DTP_OPT_STRING, /* const char *, into argv */
+	DTP_OPT_PATH,   /* const char *, into argv, not empty */
+	DTP_OPT_CHOICE  /* int: index into choices */
+};
+
+/* Commands as a mask, so that an option can belong to several. */
+enum dtp_command_bit { DTP_CMD_GENERATE = 1, DTP_CMD_BENCH = 2, DTP_CMD_MAN = 4 };
+#define DTP_CMD_RUN (DTP_CMD_GENERATE | DTP_CMD_BENCH)
+#define DTP_CMD_ALL (DTP_CMD_GENERATE | DTP_CMD_BENCH | DTP_CMD_MAN)
+
+enum dtp_opt_group { DTP_GROUP_MODEL, DTP_GROUP_PICTURE, DTP_GROUP_OUTPUT, DTP_GROUP_RANKS, DTP_GROUP_BENCH,
+	DTP_GROUP_OTHER, DTP_NGROUPS };
+extern const char *const dtp_group_titles[DTP_NGROUPS];
+
+struct dtp_option {
+	const char *name;          /* with dashes; underscores are accepted in their place everywhere */
+	const char *aliases;       /* further spellings, separated by blanks, or NULL */
+	char letter;               /* short form, or 0 */
+	enum dtp_opt_kind kind;
+	enum dtp_opt_group group;
+	unsigned commands;         /* mask of enum dtp_command_bit */
+	size_t offset;             /* of the value in struct dtp_args */
+	const char *value;         /* how help calls the value: "N", "DIR"; NULL for switches and choices */
+	double min, max;           /* INT and FLOAT */
+	const char *choices;       /* CHOICE: separated by blanks; "a=b" accepts b as another spelling of a */
+	const char *text;          /* help, without a full stop at the end */
+	const char *def;           /* the default in words; NULL: none worth saying */
+};
+extern const struct dtp_option dtp_options[];
+extern const int dtp_noptions;
+
+enum dtp_arg_dtype { DTP_ARG_BF16, DTP_ARG_FP32 };
+enum dtp_arg_device { DTP_ARG_AUTO, DTP_ARG_CPU };
+enum dtp_arg_output { DTP_ARG_PNG, DTP_ARG_LATENT };
+
+/* What the command line said.  Members that were not given hold the value with which the core asks for the model's
+ * default (0; guidance -1). */
+struct dtp_args {
+	const char *model, *prompt, *tp_plan, *output, *dump_stages; /* NULL: not given */
+	int64_t height, width, steps, num_images, max_sequence_length;
+	int64_t tp_degree, threads, repeat;
+	double guidance_scale, timeout;
+	uint64_t seed;
+	int dtype, device, output_type;
+	bool exact_timesteps, keep_text_encoder, json, quiet, help, version;
+	uint64_t given; /* bit i: row i of the table was given */
+};
+
+/* Reads argv[1..argc) as options of one command.  argv's option names are changed in place ('_' becomes '-').  Unknown
+ * options, malformed values and stray words are DTP_REFUSED, with what was probably meant. */
+enum dtp_code dtp_args_parse(enum dtp_command_bit command, int argc, char **argv, struct dtp_args *args,
+			     struct dtp_err *err);
+/* Whether the option whose value lies at this offset was given. */
+bool dtp_args_given(const struct dtp_args *args, size_t offset);
+#define DTP_GIVEN(args, member) dtp_args_given(args, offsetof(struct dtp_args, member))
+
+/* Whether the table is sound: spellings unique, texts present, ranges and offsets sensible. */
+enum dtp_code dtp_options_check(struct dtp_err *err);
+/* Calls fn with each word of a blank-separated list until it returns false. */
+void dtp_each_word(const char *list, bool (*fn)(void *arg, const char *word, size_t len), void *arg);
+#endif

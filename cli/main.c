@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "commands.h"
+
+int main(int argc, char **argv)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	enum dtp_code code = dtp_commands_main(argc, argv, &err);
+
+	if (err.code != DTP_OK)
+		fprintf(stderr, "difftp: %s\n", err.message);
+	if ((fflush(stdout) || ferror(stdout)) && code == DTP_OK) {
+		perror("difftp: standard output");
+		code = DTP_FAILED;
+	}
+	return code;
+}
