@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The temporaries that exist now.  The one mutable state of core/ at file scope: a signal handler has nothing else to go by. */
+enum { FREE, BUSY, OPEN };
+static struct {
+	atomic_int state;
+	pid_t pid; /* a forked child leaves its parent's alone */
+	char path[PATH_MAX];
+} temporaries[8];
+
+#define NSLOTS (int)(sizeof temporaries / sizeof *temporaries)
+
+/* Before the file exists, so that no moment is left uncovered. */
+static bool claim(const char *path)
+{
+	if (strlen(path) >= PATH_MAX)
+		return false;
+	for (int i = 0; i < NSLOTS; i++) {
+		int expected = FREE;
+		if (!atomic_compare_exchange_strong(&temporaries[i].state, &expected, BUSY))
+			continue;
+		temporaries[i].pid = getpid();
+		strcpy(temporaries[i].path, path);
+		atomic_store(&temporaries[i].state, OPEN);
+		return true;
+	}
+	return false;
+}
+
+static void unclaim(const char *path)
+{
+	for (int i = 0; i < NSLOTS; i++)
+		if (atomic_load(&temporaries[i].state) == OPEN && !strcmp(temporaries[i].path, path))
+			atomic_store(&temporaries[i].state, FREE);
+}
+
+void dtp_outfile_cleanup(void)
+{
+	int saved = errno;
+	for (int i = 0; i < NSLOTS; i++)
+		if (atomic_load(&temporaries[i].state) == OPEN && temporaries[i].pid == getpid())
+			unlink(temporaries[i].path);
+	errno = saved;
+}
+
+/* ---- names */
+
+/* The folder of path and the last component; the caller frees dir. */
+static char *folder_of(const char *path, const char **name)
+{
+	const char *slash = strrchr(path, '/');
+	*name = slash ? slash + 1 : path;
+	if (!slash)
+		return strdup(".");
+	return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+}
+
+/* Writing through a link leaves the link and replaces what it points to. */
+static char *resolve(const char *path)
+{
+	struct stat st;
+	char *real = NULL;
+	if (!lstat(path, &st) && S_ISLNK(st.st_mode))
+		real = realpath(path, NULL);
+	return real ? real : strdup(path);
+}
+
+static bool is_device(const char *path)
+{
+	struct stat st;
+	return !stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+}
+
+/* What can be said without touching anything. */
+static enum dtp_code check_name(const char *path, const char *dir, const char *name, enum dtp_code code, struct dtp_err *err)
+{
+	struct stat st;
+
+	if (!*path)
+		return dtp_fail(err, code, "the name of the output file is empty");
+	if (!*name || (!stat(path, &st) && S_ISDIR(st.st_mode)))
+		return dtp_fail(err, code, "cannot write '%s': it names a folder, give the name of a file", path);
+	if (stat(dir, &st)) {
+		if (errno == ENOENT)
+			return dtp_fail(err, code, "cannot write '%s': the folder '%s' does not exist", path, dir);
+		return dtp_fail(err, code, "cannot write '%s': the folder '%s': %s", path, dir, strerror(errno));
+	}
+	if (!S_ISDIR(st.st_mode))
+		return dtp_fail(err, code, "cannot write '%s': '%s' is no folder", path, dir);
+	return DTP_OK;
+}
+
+/* ---- the temporary */
+
+static int create(const char *dir, const char *name, char **tmp)
+{
+	for (int i = 0; i < 16; i++) {
+		char again[16] = "";
+		if (i) /* left by a process of the same number that was killed, or by one elsewhere on a shared folder */
+			snprintf(again, sizeof again, "-%d", i);
+		/* A name of 255 bytes is allowed and leaves no room for ours around it. */
+		if (asprintf(tmp, "%s/.%.200s.%ld%s.tmp", dir, name, (long)getpid(), again) < 0) {
+			*tmp = NULL;
+			errno = ENOMEM;
+			return -1;
+		}
+		if (!claim(*tmp)) {
+			free(*tmp);
+			*tmp = NULL;
+			errno = ENFILE;
+			return -1;
+		}
+		int fd = open(*tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+		if (fd >= 0)
+			return fd;
+		int saved = errno;
+		unclaim(*tmp);
+		free(*tmp);
+		*tmp = NULL;
+		errno = saved;
+		if (errno != EEXIST)
+			break;
+	}
+	return -1;
+}
+
+static void drop(struct dtp_outfile *out)
+{
+	if (out->f)
+		fclose(out->f);
+	if (out->tmp) {
+		unlink(out->tmp);
+		unclaim(out->tmp);
+	}
+	free(out->path);
+	free(out->tmp);
+	*out = (struct dtp_outfile){0};
+}
+
+static enum dtp_code open_as(const char *path, struct dtp_outfile *out, enum dtp_code code, struct dtp_err *err)
+{
+	const char *name;
+	int fd;
+
+	*out = (struct dtp_outfile){.path = resolve(path)};
+	char *dir = out->path ? folder_of(out->path, &name) : NULL;
+	enum dtp_code rc = dir ? check_name(out->path, dir, name, code, err)
+			       : dtp_fail(err, DTP_FAILED, "cannot write '%s': out of memory", path);
+	if (rc == DTP_OK) {
+		/* A device or a pipe (/dev/null, /dev/stdout) is written as it is: there is nothing to replace. */
+		bool device = is_device(out->path);
+		fd = device ? open(out->path, O_WRONLY | O_CLOEXEC) : create(dir, name, &out->tmp);
+		if (fd < 0 && device)
+			rc = dtp_fail(err, code, "cannot write '%s': %s", path, strerror(errno));
+		else if (fd < 0)
+			rc = dtp_fail(err, code, "cannot write '%s': cannot create a file in the folder '%s': %s", path, dir,
+				      strerror(errno));
+		else if (!(out->f = fdopen(fd, "wb"))) {
+			close(fd);
+			rc = dtp_fail(err, DTP_FAILED, "cannot write '%s': out of memory", path);
+		}
+	}
+	free(dir);
+	if (rc)
+		drop(out);
+	return rc;
+}
+
+enum dtp_code dtp_outfile_open(const char *path, struct dtp_outfile *out, struct dtp_err *err)
+{
+	return open_as(path, out, DTP_FAILED, err);
+}
+
+enum dtp_code dtp_outfile_check(const char *path, struct dtp_err *err)
+{
+	/* Rights say little (a superuser has them all, a mount may be read-only, a quota used up): so it is tried. */
+	static const char block[65536];
+	struct dtp_outfile out;
+
+	if (is_device(path)) { /* opening it would already be an act: a reader would see the end */
+		if (access(path, W_OK))
+			return dtp_fail(err, DTP_REFUSED, "cannot write '%s': %s", path, strerror(errno));
+		return DTP_OK;
+	}
+	enum dtp_code rc = open_as(path, &out, DTP_REFUSED, err);
+	if (rc)
+		return rc;
+	if (fwrite(block, sizeof block, 1, out.f) != 1 || fflush(out.f))
+		rc = dtp_fail(err, DTP_REFUSED, "cannot write '%s': %s", path, strerror(errno));
+	drop(&out);
+	return rc;
+}
+
+/* So that the new name survives a crash too; a file system that cannot do this has no remedy. */
+static void sync_folder(const char *path)
+{
+	const char *name;
+	char *dir = folder_of(path, &name);
+	int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+	if (fd >= 0) {
+		fsync(fd);
+		close(fd);
+	}
+	free(dir);
+}
+
+enum dtp_code dtp_outfile_commit(struct dtp_outfile *out, struct dtp_err *err)
+{
+	int failed = 0;
+
+	/* An earlier error of the stream has lost its errno: the file is given up, so one more byte may ask why. */
+	if (ferror(out->f))
+		failed = write(fileno(out->f), "", 1) < 0 ? errno : EIO;
+	if (fflush(out->f) && !failed)
+		failed = errno;
+	if (!failed && out->tmp && fsync(fileno(out->f)) && errno != EINVAL && errno != ENOSYS)
+		failed = errno;
+	if (fclose(out->f) && !failed)
+		failed = errno;
+	out->f = NULL;
+	if (!failed && out->tmp) {
+		if (rename(out->tmp, out->path)) {
+			failed = errno;
+		} else {
+			sync_folder(out->path);
+			unclaim(out->tmp);
+			free(out->tmp);
+			out->tmp = NULL;
+		}
+	}
+	enum dtp_code rc = DTP_OK;
+	if (failed)
+		rc = dtp_fail(err, DTP_FAILED, "cannot write '%s': %s", out->path, strerror(failed));
+	drop(out);
+	return rc;
+}
+
+void dtp_outfile_abandon(struct dtp_outfile *out)
+{
+	drop(out);
+}

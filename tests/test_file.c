@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "support.h"
+
+#include "file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* A fresh empty folder; the path is one of 4 static buffers. */
+static const char *folder(void)
+{
+	static char dirs[4][600];
+	static int n;
+	char *d = dirs[n % 4];
+	snprintf(d, sizeof dirs[0], "%s/f%d", temp_dir(), n++);
+	assert_int_equal(mkdir(d, 0777), 0);
+	return d;
+}
+
+static const char *in(const char *dir, const char *name)
+{
+	static char paths[4][1200];
+	static int n;
+	char *p = paths[n++ % 4];
+	snprintf(p, sizeof paths[0], "%s/%s", dir, name);
+	return p;
+}
+
+static int entries(const char *dir)
+{
+	int n = -2; /* . and .. */
+	DIR *d = opendir(dir);
+	assert_non_null(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+static void assert_holds(const char *path, const char *text)
+{
+	char *s = read_file(path, NULL);
+	assert_string_equal(s, text);
+	free(s);
+}
+
+static void set_limit(rlim_t bytes, struct rlimit *former)
+{
+	struct rlimit l;
+	signal(SIGXFSZ, SIG_IGN);
+	assert_int_equal(getrlimit(RLIMIT_FSIZE, former), 0);
+	l = *former;
+	l.rlim_cur = bytes;
+	assert_int_equal(setrlimit(RLIMIT_FSIZE, &l), 0);
+}
+
+static void file_check_refused(void **state)
+{
+	const char *d = folder();
+	char file[700];
+	(void)state;
+	snprintf(file, sizeof file, "%s/file", d);
+	write_file(file, "x", 1);
+	const struct {
+		const char *path, *message[2];
+	} cases[] = {
+		{"", {"empty"}},
+		{d, {"names a folder", d}},
+		{in(d, ""), {"names a folder", d}},
+		{in(d, "new/"), {"names a folder"}},
+		{".", {"names a folder"}},
+		{in(d, "absent/out.png"), {"the folder '", "/absent' does not exist"}},
+		{in(d, "file/out.png"), {"file' is no folder"}},
+		{"/proc/out.png", {"in the folder '/proc'"}}, /* unwritable for everybody */
+		{"/dev/null/out.png", {"'/dev/null' is no folder"}},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct dtp_err err = DTP_ERR_INIT;
+		if (dtp_outfile_check(cases[i].path, &err) == DTP_OK)
+			fail_msg("accepted: '%s'", cases[i].path);
+		for (int j = 0; j < 2 && cases[i].message[j]; j++)
+			assert_message(&err, DTP_REFUSED, cases[i].path, cases[i].message[j], NULL);
+	}
+	assert_int_equal(entries(d), 1);
+}
+
+static void file_check_unwritable(void **state)
+{
+	const char *d = folder();
+	struct dtp_err err = DTP_ERR_INIT;
+	(void)state;
+	chmod(d, 0555);
+	enum dtp_code rc = dtp_outfile_check(in(d, "out.png"), &err);
+	chmod(d, 0777);
+	/* A superuser may: the answer must be what a real attempt gives. */
+	assert_int_equal(rc, geteuid() == 0 ? DTP_OK : DTP_REFUSED);
+	if (rc)
+		assert_message(&err, DTP_REFUSED, d, "Permission denied", NULL);
+	assert_int_equal(entries(d), 0);
+}
+
+static void file_check_no_room(void **state)
+{
+	const char *d = folder();
+	struct dtp_err err = DTP_ERR_INIT;
+	struct rlimit former;
+	(void)state;
+	set_limit(1000, &former);
+	enum dtp_code rc = dtp_outfile_check(in(d, "out.png"), &err);
+	setrlimit(RLIMIT_FSIZE, &former);
+	assert_int_equal(rc, DTP_REFUSED);
+	assert_message(&err, DTP_REFUSED, d, "File too large", NULL);
+	assert_int_equal(entries(d), 0);
+}
+
+static void file_check_leaves_nothing(void **state)
+{
+	const char *d = folder();
+	struct dtp_err err = DTP_ERR_INIT;
+	(void)state;
+	assert_int_equal(dtp_outfile_check(in(d, "out.png"), &err), DTP_OK);
+	assert_int_equal(entries(d), 0);
+	write_file(in(d, "out.png"), "old", 3);
+	assert_int_equal(dtp_outfile_check(in(d, "out.png"), &err), DTP_OK);
+	assert_int_equal(entries(d), 1);
+	assert_holds(in(d, "out.png"), "old");
+	assert_int_equal(dtp_outfile_check("/dev/null", &err), DTP_OK);
+}
+
+static void file_commit_appears_whole(void **state)
+{
+	const char *d = folder();
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_outfile out;
+	struct stat st;
+	(void)state;
+	mode_t mask = umask(022);
+	assert_int_equal(dtp_outfile_open(in(d, "out"), &out, &err), DTP_OK);
+	umask(mask);
+	assert_true(fcntl(fileno(out.f), F_GETFD) & FD_CLOEXEC);
+	assert_true(!strncmp(out.tmp, d, strlen(d)) && !strncmp(out.tmp + strlen(d), "/.out.", 6));
+	fputs("hello", out.f);
+	fflush(out.f);
+	assert_int_equal(access(in(d, "out"), F_OK), -1);
+	assert_int_equal(entries(d), 1);
+	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_OK);
+	assert_null(out.f);
+	assert_int_equal(entries(d), 1);
+	assert_holds(in(d, "out"), "hello");
+	assert_int_equal(stat(in(d, "out"), &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0644);
+
+	assert_int_equal(dtp_outfile_open(in(d, "out"), &out, &err), DTP_OK);
+	fputs("new", out.f);
+	fflush(out.f);
+	assert_holds(in(d, "out"), "hello");
+	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_OK);
+	assert_holds(in(d, "out"), "new");
+	assert_int_equal(entries(d), 1);
+}
+
+static void file_abandon_removes(void **state)
+{
+	const char *d = folder();
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_outfile out;
+	(void)state;
+	write_file(in(d, "out"), "old", 3);
+	assert_int_equal(dtp_outfile_open(in(d, "out"), &out, &err), DTP_OK);
+	fputs("new", out.f);
+	dtp_outfile_abandon(&out);
+	dtp_outfile_abandon(&out); /* nothing more to do */
+	assert_int_equal(entries(d), 1);
+	assert_holds(in(d, "out"), "old");
+}
+
+static void file_commit_full_disk(void **state)
+{
+	static char block[10000], buffer[65536];
+	const char *d = folder();
+	struct rlimit former;
+	(void)state;
+	write_file(in(d, "out"), "old", 3);
+	for (int early = 0; early < 2; early++) {
+		struct dtp_err err = DTP_ERR_INIT;
+		struct dtp_outfile out;
+		assert_int_equal(dtp_outfile_open(in(d, "out"), &out, &err), DTP_OK);
+		set_limit(5000, &former);
+		/* Found by an earlier flush, or only by the last one. */
+		setvbuf(out.f, early ? NULL : buffer, early ? _IONBF : _IOFBF, sizeof buffer);
+		fwrite(block, sizeof block, 1, out.f);
+		enum dtp_code rc = dtp_outfile_commit(&out, &err);
+		setrlimit(RLIMIT_FSIZE, &former);
+		assert_int_equal(rc, DTP_FAILED);
+		assert_message(&err, DTP_FAILED, in(d, "out"), "File too large", NULL);
+		assert_int_equal(entries(d), 1);
+		assert_holds(in(d, "out"), "old");
+	}
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_outfile out;
+	assert_int_equal(dtp_outfile_open("/dev/full", &out, &err), DTP_OK);
+	fputs("x", out.f);
+	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_FAILED);
+	assert_message(&err, DTP_FAILED, "/dev/full", "No space left", NULL);
+	assert_int_equal(access("/dev/full", F_OK), 0);
+}
+
+/* The target becomes a folder while the file is being written. */
+static void file_commit_rename_fails(void **state)
+{
+	const char *d = folder();
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_outfile out;
+	(void)state;
+	assert_int_equal(dtp_outfile_open(in(d, "out"), &out, &err), DTP_OK);
+	assert_int_equal(mkdir(in(d, "out"), 0777), 0);
+	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_FAILED);
+	assert_message(&err, DTP_FAILED, in(d, "out"), "directory", NULL);
+	assert_int_equal(entries(d), 1);
+}
+
+static void file_open_refused(void **state)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_outfile out;
+	(void)state;
+	assert_int_equal(dtp_outfile_open("/absent/x/out", &out, &err), DTP_FAILED);
+	assert_message(&err, DTP_FAILED, "'/absent/x/out'", "'/absent/x' does not exist", NULL);
+	assert_null(out.f);
+	assert_null(out.tmp);
+}
+
+static void file_open_link(void **state)
+{
+	const char *d = folder(), *real = folder();
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_outfile out;
+	struct stat st;
+	(void)state;
+	write_file(in(real, "out"), "old", 3);
+	assert_int_equal(symlink(in(real, "out"), in(d, "link")), 0);
+	assert_int_equal(dtp_outfile_open(in(d, "link"), &out, &err), DTP_OK);
+	fputs("new", out.f);
+	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_OK);
+	assert_int_equal(lstat(in(d, "link"), &st), 0);
+	assert_true(S_ISLNK(st.st_mode));
+	assert_holds(in(real, "out"), "new");
+	assert_int_equal(entries(real), 1);
+	assert_int_equal(entries(d), 1);
+}
+
+static void file_open_device_stays(void **state)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_outfile out;
+	struct stat st;
+	(void)state;
+	assert_int_equal(dtp_outfile_open("/dev/null", &out, &err), DTP_OK);
+	fputs("x", out.f);
+	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_OK);
+	assert_int_equal(stat("/dev/null", &st), 0);
+	assert_true(S_ISCHR(st.st_mode));
+}
+
+/* The longest name that a folder takes, and a temporary left by a process of the same number that was killed. */
+static void file_open_names(void **state)
+{
+	const char *d = folder();
+	char name[256];
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_outfile out;
+	(void)state;
+	memset(name, 'n', 255);
+	name[255] = '\0';
+	assert_int_equal(dtp_outfile_open(in(d, name), &out, &err), DTP_OK);
+	write_file(in(d, "keep"), "x", 1);
+	char *stale = strdup(out.tmp);
+	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_OK);
+	write_file(stale, "stale", 5);
+	assert_int_equal(dtp_outfile_open(in(d, name), &out, &err), DTP_OK);
+	fputs("new", out.f);
+	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_OK);
+	assert_holds(in(d, name), "new");
+	assert_holds(stale, "stale");
+	assert_int_equal(entries(d), 3);
+	free(stale);
+}
+
+static void file_cleanup_removes_all(void **state)
+{
+	const char *d = folder();
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_outfile a, b;
+	(void)state;
+	assert_int_equal(dtp_outfile_open(in(d, "a"), &a, &err), DTP_OK);
+	assert_int_equal(dtp_outfile_open(in(d, "b"), &b, &err), DTP_OK);
+	pid_t child = fork();
+	if (child == 0) {
+		dtp_outfile_cleanup(); /* they are not the child's */
+		_exit(0);
+	}
+	assert_int_equal(waitpid(child, NULL, 0), child);
+	assert_int_equal(entries(d), 2);
+	dtp_outfile_cleanup();
+	assert_int_equal(entries(d), 0);
+	assert_int_equal(dtp_outfile_commit(&a, &err), DTP_FAILED);
+	dtp_outfile_abandon(&b);
+	/* What is committed is no longer ours to remove. */
+	assert_int_equal(dtp_outfile_open(in(d, "c"), &a, &err), DTP_OK);
+	assert_int_equal(dtp_outfile_commit(&a, &err), DTP_OK);
+	dtp_outfile_cleanup();
+	assert_int_equal(entries(d), 1);
+}
+
+static void on_term(int sig)
+{
+	(void)sig;
+	dtp_outfile_cleanup();
+	_exit(3);
+}
+
+static void file_cleanup_from_signal(void **state)
+{
+	const char *d = folder();
+	int ready[2], status;
+	char c;
+	(void)state;
+	assert_int_equal(pipe(ready), 0);
+	pid_t child = fork();
+	if (child == 0) {
+		struct dtp_outfile out;
+		signal(SIGTERM, on_term);
+		if (dtp_outfile_open(in(d, "out"), &out, NULL))
+			_exit(1);
+		fputs("half", out.f);
+		fflush(out.f);
+		if (write(ready[1], "x", 1) != 1)
+			_exit(1);
+		for (;;)
+			pause();
+	}
+	close(ready[1]);
+	assert_int_equal(read(ready[0], &c, 1), 1);
+	close(ready[0]);
+	assert_int_equal(entries(d), 1);
+	kill(child, SIGTERM);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+	assert_int_equal(entries(d), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(file_check_refused),        cmocka_unit_test(file_check_unwritable),
+		cmocka_unit_test(file_check_no_room),        cmocka_unit_test(file_check_leaves_nothing),
+		cmocka_unit_test(file_commit_appears_whole), cmocka_unit_test(file_abandon_removes),
+		cmocka_unit_test(file_commit_full_disk),     cmocka_unit_test(file_commit_rename_fails),
+		cmocka_unit_test(file_open_refused),         cmocka_unit_test(file_open_link),
+		cmocka_unit_test(file_open_device_stays),    cmocka_unit_test(file_open_names),
+		cmocka_unit_test(file_cleanup_removes_all),  cmocka_unit_test(file_cleanup_from_signal),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
