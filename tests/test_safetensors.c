@@ -373,6 +373,90 @@ static void st_open_large_header(void **state)
 	free(h);
 }
 
+/* What is written is read again, in the reference's order and alignment. */
+static void st_write_round_trip(void **state)
+{
+	static float f[6] = {1, -2, 3.5f, 0, 5, 6};
+	static uint16_t h[3] = {0x3f80, 1, 0xffff};
+	static uint8_t u[5] = {1, 2, 3, 4, 5};
+	static int64_t scalar = 1234567890123456789;
+	static const char *const meta[][2] = {{"class", "A\"b\\é\n"}, {"seed", "42"}};
+	const struct dtp_st_out out[] = {
+		{"u", dtp_tensor_make(u, DTP_U8, 1, (const int64_t[]){5})},
+		{"z", dtp_tensor_make(f, DTP_F32, 2, (const int64_t[]){2, 3})},
+		{"h", dtp_tensor_make(h, DTP_BF16, 3, (const int64_t[]){1, 3, 1})},
+		{"a\"ä", dtp_tensor_make(f, DTP_F32, 4, (const int64_t[]){1, 1, 1, 2})},
+		{"s", dtp_tensor_make(&scalar, DTP_I64, 0, NULL)},
+		{"e", dtp_tensor_make(NULL, DTP_F32, 2, (const int64_t[]){0, 7})},
+	};
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_st st;
+	char path[600];
+	(void)state;
+	snprintf(path, sizeof path, "%s/out.safetensors", temp_dir());
+	if (dtp_st_write(path, out, 6, meta, 2, &err) || dtp_st_open_file(path, &st, &err))
+		fail_msg("%s", err.message);
+	assert_int_equal(st.nentries, 6);
+	assert_int_equal(st.files[0].header_bytes % 8, 0);
+	for (int i = 0; i < 6; i++) {
+		const struct dtp_st_entry *e = dtp_st_find(&st, out[i].name);
+		const struct dtp_tensor *t = &out[i].tensor;
+		unsigned char b[64];
+		assert_non_null(e);
+		assert_int_equal(e->dtype, t->dtype);
+		assert_int_equal(e->ndim, t->ndim);
+		for (int d = 0; d < t->ndim; d++)
+			assert_int_equal(e->shape[d], t->shape[d]);
+		assert_int_equal(e->nbytes, (uint64_t)dtp_numel(t) * dtp_dtype_size(t->dtype));
+		assert_int_equal(e->offset % dtp_dtype_size(t->dtype), 0);
+		assert_int_equal(dtp_st_read(&st, e, 0, e->nbytes, b, &err), DTP_OK);
+		if (e->nbytes)
+			assert_memory_equal(b, t->data, e->nbytes);
+	}
+	char *c = dtp_st_metadata(&st, "class"), *seed = dtp_st_metadata(&st, "seed");
+	assert_string_equal(c, meta[0][1]);
+	assert_string_equal(seed, "42");
+	free(c);
+	free(seed);
+	dtp_st_close(&st);
+
+	assert_int_equal(dtp_st_write(path, NULL, 0, NULL, 0, &err), DTP_OK);
+	assert_int_equal(dtp_st_open_file(path, &st, &err), DTP_OK);
+	assert_int_equal(st.nentries, 0);
+	dtp_st_close(&st);
+}
+
+static void st_write_refused(void **state)
+{
+	static float f[4];
+	const int64_t shape[] = {2, 2};
+	struct dtp_tensor t = dtp_tensor_make(f, DTP_F32, 2, shape), gap = dtp_narrow(t, 1, 0, 1), none = t;
+	none.dtype = DTP_NO_DTYPE;
+	const struct dtp_st_out twice[] = {{"a", t}, {"a", t}}, strided[] = {{"a", gap}}, untyped[] = {{"a", none}},
+				reserved[] = {{"__metadata__", t}}, latin1[] = {{"\xe4", t}}, good[] = {{"a", t}};
+	const struct {
+		const struct dtp_st_out *t;
+		int n;
+		const char *message;
+	} cases[] = {
+		{twice, 2, "twice"}, {strided, 1, "not dense"}, {untyped, 1, "no dtype"}, {reserved, 1, "__metadata__"},
+		{latin1, 1, "UTF-8"},
+	};
+	struct dtp_err err = DTP_ERR_INIT;
+	char path[600];
+	(void)state;
+	snprintf(path, sizeof path, "%s/refused.safetensors", temp_dir());
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		assert_int_equal(dtp_st_write(path, cases[i].t, cases[i].n, NULL, 0, &err), DTP_FAILED);
+		assert_message(&err, DTP_FAILED, path, cases[i].message, NULL);
+		assert_int_equal(access(path, F_OK), -1);
+	}
+	assert_int_equal(dtp_st_write("/absent/a.safetensors", good, 1, NULL, 0, &err), DTP_FAILED);
+	assert_message(&err, DTP_FAILED, "'/absent'", NULL);
+	assert_int_equal(dtp_st_write("/dev/full", good, 1, NULL, 0, &err), DTP_FAILED);
+	assert_message(&err, DTP_FAILED, "'/dev/full'", "No space left", NULL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -380,7 +464,8 @@ int main(void)
 		cmocka_unit_test(st_open_no_file),    cmocka_unit_test(st_open_wellformed),
 		cmocka_unit_test(st_read_ranges),     cmocka_unit_test(st_index_refused),
 		cmocka_unit_test(st_open_folder),     cmocka_unit_test(st_open_fixtures),
-		cmocka_unit_test(st_open_large_header),
+		cmocka_unit_test(st_open_large_header), cmocka_unit_test(st_write_round_trip),
+		cmocka_unit_test(st_write_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
