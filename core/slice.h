@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank's part of one parameter as it lies in a safetensors file: rows made of byte ranges, and how to read them. */
+#ifndef DTP_SLICE_H
+#define DTP_SLICE_H
+
+#include "plan.h"
+#include "safetensors.h"
+
+/* Bytes between two wanted ranges that are read through and dropped rather than skipped by a second read: fewer than this. */
+#define DTP_GAP_BYTES (64u << 10)
+
+struct dtp_slice {
+	const struct dtp_st_entry *entry;
+	int64_t rows;           /* local length of dimension 0 */
+	uint64_t row_bytes;     /* local bytes of one row (dimensions 1 and up) */
+	uint64_t file_row_bytes;
+	bool columns;           /* runs cut every row, in bytes; else they choose rows */
+	int nruns;
+	struct {
+		uint64_t begin, end;
+	} run[DTP_MAX_RUNS];
+};
+
+/* e's shape must be p's: then no product overflows, as the file's header was checked. */
+void dtp_slice_make(const struct dtp_param *p, const struct dtp_split *s, const struct dtp_st_entry *e,
+		    struct dtp_slice *out);
+
+static inline uint64_t dtp_slice_bytes(const struct dtp_slice *s)
+{
+	return (uint64_t)s->rows * s->row_bytes;
+}
+
+/* The byte ranges of the file that make up the local rows [row, row + n), in order; neighbours may touch. */
+struct dtp_slice_walk {
+	const struct dtp_slice *slice;
+	int64_t row, end;
+	int run;
+};
+struct dtp_slice_walk dtp_slice_walk(const struct dtp_slice *s, int64_t row, int64_t n);
+bool dtp_slice_next(struct dtp_slice_walk *w, uint64_t *offset, uint64_t *len);
+
+struct dtp_read_stats {
+	uint64_t wanted, gaps, requests;
+};
+
+/* Reads the local rows [row, row + n) densely into dst.  A short read, or a file that changed since it was opened, is
+ * DTP_FAILED naming file and tensor.  Adds to *stats.  Safe from several threads. */
+enum dtp_code dtp_slice_read(const struct dtp_st *st, const struct dtp_slice *s, int64_t row, int64_t n, void *dst,
+			     struct dtp_read_stats *stats, struct dtp_err *err);
+/* Asks the kernel to have these rows in the page cache soon; does not wait for them. */
+void dtp_slice_prefetch(const struct dtp_st *st, const struct dtp_slice *s, int64_t row, int64_t n);
+#endif
