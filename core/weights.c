@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loading: panels of this rank's slices, read in the order of the files, written to the backend as they come. */
+#include "stream.h"
+#include "weights_internal.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* A panel that a packer takes should still be in the cache where the reader left it. */
+#define PANEL_BYTES (2u << 20)
+#define PANELS 8
+#define READERS 3
+/* How far ahead of the readers the disk is kept busy. */
+#define AHEAD_BYTES (32u << 20)
+
+struct panel {
+	int item;
+	int64_t row, n;
+};
+
+struct load {
+	const struct dtp_st *st;
+	struct dtp_backend *be;
+	const struct dtp_monitor *mon;
+	struct dtp_item *items;
+	int nitems;
+	struct panel *panels;
+	int npanels, ahead; /* ahead: in panels */
+	uint64_t slot_bytes, done, total;
+	_Atomic uint64_t gaps, requests;
+};
+
+static enum dtp_weight_kind kind_of(const struct dtp_param *p)
+{
+	static const enum dtp_weight_kind kinds[] = {
+		[DTP_MODULE_LINEAR] = DTP_WEIGHT_MATRIX, [DTP_MODULE_EMBEDDING] = DTP_WEIGHT_TABLE,
+		[DTP_MODULE_CONV] = DTP_WEIGHT_CONV, [DTP_MODULE_NORM] = DTP_WEIGHT_VECTOR,
+	};
+	return p->which ? DTP_WEIGHT_VECTOR : kinds[p->module->kind];
+}
+
+/* ---- the parameters of a rank */
+
+typedef enum dtp_code (*param_fn)(void *arg, const struct dtp_param *p, const struct dtp_split *s, struct dtp_err *err);
+
+/* Every parameter that this rank needs, in the order of the tree. */
+static enum dtp_code for_each_param(const struct dtp_tree *tree, int rank, int degree, param_fn fn, void *arg,
+				    struct dtp_err *err)
+{
+	struct dtp_param p;
+	struct dtp_split s;
+	enum dtp_code rc;
+
+	for (int i = 0; i < tree->n; i++)
+		for (int which = 0; tree->modules[i].needed && dtp_module_param(&tree->modules[i], which, &p); which++) {
+			dtp_placement(tree, &p, rank, degree, &s);
+			if ((rc = fn(arg, &p, &s, err)))
+				return rc;
+		}
+	return DTP_OK;
+}
+
+static int by_place(const void *a, const void *b)
+{
+	const struct dtp_st_entry *x = ((const struct dtp_item *)a)->slice.entry, *y = ((const struct dtp_item *)b)->slice.entry;
+
+	if (x->file != y->file)
+		return x->file < y->file ? -1 : 1;
+	return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+struct collect {
+	const struct dtp_st *st;
+	const char *prefix;
+	struct dtp_item *items;
+	int n;
+};
+
+static enum dtp_code collect_one(void *arg, const struct dtp_param *p, const struct dtp_split *s, struct dtp_err *err)
+{
+	struct collect *c = arg;
+	struct dtp_item *it = &c->items[c->n];
+	struct dtp_layer *l = p->module->layer;
+	const struct dtp_st_entry *e;
+	enum dtp_code rc = dtp_weights_find(c->st, c->prefix, p, &e, err);
+
+	if (rc)
+		return rc;
+	*it = (struct dtp_item){.kind = kind_of(p), .ndim = p->ndim};
+	if (l)
+		it->home = p->which ? &l->bias : &l->weight;
+	dtp_split_shape(p, s, it->shape);
+	dtp_slice_make(p, s, e, &it->slice);
+	c->n++;
+	return DTP_OK;
+}
+
+enum dtp_code dtp_weights_collect(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank,
+				  int degree, struct dtp_item **items, int *n, struct dtp_err *err)
+{
+	struct collect c = {st, prefix, calloc((size_t)tree->n * 2 + 1, sizeof *c.items), 0};
+	enum dtp_code rc;
+
+	if (!c.items)
+		return dtp_fail(err, DTP_FAILED, "out of memory for the list of %d modules", tree->n);
+	rc = for_each_param(tree, rank, degree, collect_one, &c, err);
+	if (rc) {
+		free(c.items);
+		return rc;
+	}
+	qsort(c.items, (size_t)c.n, sizeof *c.items, by_place);
+	*items = c.items;
+	*n = c.n;
+	return DTP_OK;
+}
+
+/* ---- loading */
+
+static enum dtp_code allocate(struct load *ld, struct dtp_err *err)
+{
+	enum dtp_code rc;
+
+	for (int i = 0; i < ld->nitems; i++) {
+		struct dtp_item *it = &ld->items[i];
+		if (!it->home)
+			continue;
+		rc = ld->be->ops->weight_new(ld->be, it->kind, it->ndim, it->shape, it->home, err);
+		if (rc)
+			return err ? dtp_err_prefix(err, "while making room for '%s': ", it->slice.entry->name) : rc;
+	}
+	return DTP_OK;
+}
+
+static int64_t row_align(const struct dtp_item *it)
+{
+	return (*it->home)->row_align > 1 ? (*it->home)->row_align : 1;
+}
+
+/* The least that weight_write accepts at a time must fit into a buffer. */
+static enum dtp_code size_buffers(struct load *ld, struct dtp_err *err)
+{
+	uint64_t room = DTP_STAGING_BYTES - READERS * DTP_GAP_BYTES;
+
+	ld->slot_bytes = PANEL_BYTES;
+	for (int i = 0; i < ld->nitems; i++) {
+		const struct dtp_item *it = &ld->items[i];
+		if (!it->home || !dtp_slice_bytes(&it->slice))
+			continue;
+		int64_t rows = row_align(it) < it->slice.rows ? row_align(it) : it->slice.rows;
+		uint64_t need = (uint64_t)rows * it->slice.row_bytes;
+		if (need > room)
+			return dtp_fail(err, DTP_FAILED, "%" PRId64 " rows of '%s' take %" PRIu64 " bytes, more than the %" PRIu64
+					" bytes of the staging buffer", rows, it->slice.entry->name, need, room);
+		if (need > ld->slot_bytes)
+			ld->slot_bytes = (need + 4095) & ~(uint64_t)4095;
+	}
+	if (ld->slot_bytes > room)
+		ld->slot_bytes = room;
+	return DTP_OK;
+}
+
+/* Cuts every slice into panels that fit a buffer.  Called twice: to count, and to fill in. */
+static int cut(const struct load *ld, struct panel *panels)
+{
+	int n = 0;
+
+	for (int i = 0; i < ld->nitems; i++) {
+		const struct dtp_item *it = &ld->items[i];
+		if (!it->home || !dtp_slice_bytes(&it->slice))
+			continue;
+		int64_t align = row_align(it), step = (int64_t)(ld->slot_bytes / it->slice.row_bytes) / align * align;
+		if (step < 1) /* fewer rows than one alignment */
+			step = align;
+		for (int64_t row = 0; row < it->slice.rows; row += step, n++)
+			if (panels)
+				panels[n] = (struct panel){i, row, it->slice.rows - row < step ? it->slice.rows - row : step};
+	}
+	return n;
+}
+
+static void prefetch(const struct load *ld, int panel)
+{
+	if (panel < ld->npanels) {
+		const struct panel *p = &ld->panels[panel];
+		dtp_slice_prefetch(ld->st, &ld->items[p->item].slice, p->row, p->n);
+	}
+}
+
+static enum dtp_code fill(void *arg, int job, void *buf, struct dtp_err *err)
+{
+	struct load *ld = arg;
+	const struct panel *p = &ld->panels[job];
+	struct dtp_read_stats stats = {0};
+
+	prefetch(ld, job + ld->ahead);
+	enum dtp_code rc = dtp_slice_read(ld->st, &ld->items[p->item].slice, p->row, p->n, buf, &stats, err);
+	ld->gaps += stats.gaps;
+	ld->requests += stats.requests;
+	return rc;
+}
+
+static enum dtp_code drain(void *arg, int job, const void *buf, struct dtp_err *err)
+{
+	struct load *ld = arg;
+	const struct panel *p = &ld->panels[job];
+	const struct dtp_item *it = &ld->items[p->item];
+	enum dtp_code rc = ld->be->ops->weight_write(ld->be, *it->home, p->row, p->n, buf, it->slice.entry->dtype, err);
+
+	return rc ? dtp_err_prefix(err, "while loading '%s': ", it->slice.entry->name) : DTP_OK;
+}
+
+static void progress(void *arg, int job)
+{
+	struct load *ld = arg;
+	const struct panel *p = &ld->panels[job];
+
+	ld->done += (uint64_t)p->n * ld->items[p->item].slice.row_bytes;
+	ld->mon->progress(ld->mon->arg, ld->done, ld->total);
+}
+
+static bool stopped(void *arg)
+{
+	struct load *ld = arg;
+	return ld->mon->stopped(ld->mon->arg);
+}
+
+static enum dtp_code stream(struct load *ld, struct dtp_load_stats *stats, struct dtp_err *err)
+{
+	uint64_t slots = (DTP_STAGING_BYTES - READERS * DTP_GAP_BYTES) / ld->slot_bytes;
+	struct dtp_stream s = {.slot_bytes = ld->slot_bytes, .nslots = slots < PANELS ? (int)slots : PANELS,
+			       .nreaders = READERS, .npackers = 1, .arg = ld,
+			       .fill = fill, .drain = drain, .progress = progress, .stopped = stopped};
+
+	ld->npanels = s.njobs = cut(ld, NULL);
+	ld->panels = malloc((size_t)ld->npanels * sizeof *ld->panels + 1);
+	if (!ld->panels)
+		return dtp_fail(err, DTP_FAILED, "out of memory for a list of %d panels", ld->npanels);
+	cut(ld, ld->panels);
+	ld->ahead = (int)(AHEAD_BYTES / ld->slot_bytes) + 1;
+	for (int i = 0; i < ld->ahead; i++)
+		prefetch(ld, i);
+	stats->staging = (uint64_t)s.nslots * s.slot_bytes + READERS * DTP_GAP_BYTES;
+	return dtp_stream_run(&s, err);
+}
+
+static double now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+enum dtp_code dtp_weights_load(struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
+			       struct dtp_backend *be, const struct dtp_monitor *mon, struct dtp_load_stats *stats,
+			       struct dtp_err *err)
+{
+	struct load ld = {.st = st, .be = be, .mon = mon};
+	double start = now();
+	enum dtp_code rc;
+
+	*stats = (struct dtp_load_stats){0};
+	rc = dtp_weights_collect(tree, st, prefix, rank, degree, &ld.items, &ld.nitems, err);
+	if (rc)
+		return rc;
+	for (int i = 0; i < ld.nitems; i++)
+		if (ld.items[i].home)
+			ld.total += dtp_slice_bytes(&ld.items[i].slice);
+	rc = allocate(&ld, err);
+	if (!rc)
+		rc = size_buffers(&ld, err);
+	if (!rc)
+		rc = stream(&ld, stats, err);
+	if (rc)
+		dtp_weights_free(tree, be);
+	stats->wanted = ld.total;
+	stats->gaps = ld.gaps;
+	stats->requests = ld.requests;
+	stats->seconds = now() - start;
+	free(ld.panels);
+	free(ld.items);
+	return rc;
+}
+
+void dtp_weights_free(struct dtp_tree *tree, struct dtp_backend *be)
+{
+	for (int i = 0; i < tree->n; i++) {
+		struct dtp_layer *l = tree->modules[i].layer;
+		if (!l)
+			continue;
+		if (l->weight)
+			be->ops->weight_free(be, l->weight);
+		if (l->bias)
+			be->ops->weight_free(be, l->bias);
+		l->weight = l->bias = NULL;
+	}
+}
+
+/* ---- sizes and single slices */
+
+struct memory {
+	struct dtp_backend *be;
+	uint64_t bytes;
+};
+
+static enum dtp_code add_memory(void *arg, const struct dtp_param *p, const struct dtp_split *s, struct dtp_err *err)
+{
+	struct memory *m = arg;
+	int64_t shape[DTP_MAX_DIMS];
+
+	(void)err;
+	dtp_split_shape(p, s, shape);
+	if (p->module->layer)
+		m->bytes += m->be->ops->weight_bytes(m->be, kind_of(p), p->ndim, shape);
+	return DTP_OK;
+}
+
+uint64_t dtp_weights_memory(const struct dtp_tree *tree, int rank, int degree, struct dtp_backend *be)
+{
+	struct memory m = {be, 0};
+
+	for_each_param(tree, rank, degree, add_memory, &m, NULL);
+	return m.bytes;
+}
+
+uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree)
+{
+	struct dtp_item *items;
+	uint64_t bytes = 0;
+	int n;
+
+	if (dtp_weights_collect(tree, st, prefix, rank, degree, &items, &n, NULL))
+		return 0;
+	for (int i = 0; i < n; i++)
+		if (items[i].home)
+			bytes += dtp_slice_bytes(&items[i].slice);
+	free(items);
+	return bytes;
+}
+
+enum dtp_code dtp_weights_slice(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix,
+				const struct dtp_param *p, int rank, int degree, void *dst, struct dtp_err *err)
+{
+	struct dtp_read_stats stats = {0};
+	const struct dtp_st_entry *e;
+	struct dtp_slice slice;
+	struct dtp_split s;
+	enum dtp_code rc = dtp_weights_find(st, prefix, p, &e, err);
+
+	if (rc)
+		return rc;
+	dtp_placement(tree, p, rank, degree, &s);
+	dtp_slice_make(p, &s, e, &slice);
+	return dtp_slice_read(st, &slice, 0, slice.rows, dst, &stats, err);
+}

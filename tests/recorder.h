@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A backend that only records what the loader writes: every byte, every panel, every staging address. */
+#ifndef TEST_RECORDER_H
+#define TEST_RECORDER_H
+
+#include "backend.h"
+#include "support.h"
+
+#include <pthread.h>
+
+
+struct recorder {
+	struct dtp_backend be;
+	int64_t align[4];         /* row_align per dtp_weight_kind; 0: 1 */
+	int live;                 /* weights that exist */
+	int fail_new, fail_write; /* the n-th call fails; 0: none */
+	int news, writes;
+	pthread_mutex_t lock;
+	const char *low, *high;   /* bounds of all staging memory seen */
+	uint64_t largest;         /* panel */
+};
+
+struct recorded {
+	struct dtp_weight w;
+	enum dtp_dtype dtype; /* of the last panel */
+	uint8_t *data;        /* rows as they came, room for 4 bytes an element */
+	uint8_t *rows;        /* how often each was written */
+	int64_t row_elements;
+	int panels;
+};
+
+static inline int64_t recorded_count(const struct dtp_weight *w)
+{
+	int64_t n = 1;
+	for (int d = 0; d < w->ndim; d++)
+		n *= w->shape[d];
+	return n;
+}
+
+static inline enum dtp_code recorder_new(struct dtp_backend *be, enum dtp_weight_kind kind, int ndim, const int64_t *shape,
+					 struct dtp_weight **out, struct dtp_err *err)
+{
+	struct recorder *r = (struct recorder *)be;
+	struct recorded *w;
+
+	if (++r->news == r->fail_new)
+		return dtp_fail(err, DTP_FAILED, "no room");
+	w = calloc(1, sizeof *w);
+	w->w.kind = kind;
+	w->w.ndim = ndim;
+	memcpy(w->w.shape, shape, (size_t)ndim * sizeof *shape);
+	w->w.row_align = r->align[kind] ? r->align[kind] : 1;
+	int64_t n = recorded_count(&w->w);
+	w->row_elements = shape[0] ? n / shape[0] : 0;
+	w->data = calloc((size_t)n * 4 + 1, 1);
+	w->rows = calloc((size_t)shape[0] + 1, 1);
+	r->live++;
+	*out = &w->w;
+	return DTP_OK;
+}
+
+static inline enum dtp_code recorder_write(struct dtp_backend *be, struct dtp_weight *weight, int64_t row0, int64_t nrows,
+					   const void *src, enum dtp_dtype t, struct dtp_err *err)
+{
+	struct recorder *r = (struct recorder *)be;
+	struct recorded *w = (struct recorded *)weight;
+	uint64_t row = (uint64_t)w->row_elements * dtp_dtype_size(t);
+	const char *from = src;
+
+	pthread_mutex_lock(&r->lock);
+	bool fails = ++r->writes == r->fail_write;
+	if (!r->low || from < r->low)
+		r->low = from;
+	if (from + (uint64_t)nrows * row > r->high)
+		r->high = from + (uint64_t)nrows * row;
+	if ((uint64_t)nrows * row > r->largest)
+		r->largest = (uint64_t)nrows * row;
+	w->panels++;
+	w->dtype = t;
+	pthread_mutex_unlock(&r->lock);
+	if (fails)
+		return dtp_fail(err, DTP_FAILED, "no reason");
+	if (row0 % weight->row_align || nrows < 1 || row0 < 0 || row0 + nrows > weight->shape[0] ||
+	    (nrows % weight->row_align && row0 + nrows != weight->shape[0]))
+		return dtp_fail(err, DTP_FAILED, "bad panel: rows %lld + %lld of %lld", (long long)row0, (long long)nrows,
+				(long long)weight->shape[0]);
+	memcpy(w->data + (uint64_t)row0 * row, from, (uint64_t)nrows * row);
+	for (int64_t i = row0; i < row0 + nrows; i++)
+		w->rows[i]++;
+	return DTP_OK;
+}
+
+static inline void recorder_free(struct dtp_backend *be, struct dtp_weight *weight)
+{
+	struct recorded *w = (struct recorded *)weight;
+
+	((struct recorder *)be)->live--;
+	free(w->data);
+	free(w->rows);
+	free(w);
+}
+
+static inline uint64_t recorder_bytes(struct dtp_backend *be, enum dtp_weight_kind kind, int ndim, const int64_t *shape)
+{
+	uint64_t n = kind == DTP_WEIGHT_VECTOR ? 4 : 2;
+
+	(void)be;
+	for (int d = 0; d < ndim; d++)
+		n *= (uint64_t)shape[d];
+	return n;
+}
+
+static const struct dtp_backend_ops recorder_ops = {
+	.name = "recorder", .weight_new = recorder_new, .weight_write = recorder_write, .weight_free = recorder_free,
+	.weight_bytes = recorder_bytes,
+};
+
+static inline void recorder_init(struct recorder *r)
+{
+	*r = (struct recorder){.be = {&recorder_ops, DTP_BF16, false}, .lock = PTHREAD_MUTEX_INITIALIZER};
+}
+#endif
