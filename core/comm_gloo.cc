@@ -32,7 +32,7 @@ constexpr std::chrono::milliseconds never = std::chrono::hours(24 * 365);
 /* A message: bounded, so that no length overflows what a socket call takes. */
 constexpr size_t max_message = size_t(64) << 20;
 /* What one rank sums at a time in an all-reduce: the next piece travels meanwhile. */
-constexpr size_t piece_bytes = size_t(256) << 10;
+constexpr size_t piece_bytes = size_t(512) << 10;
 
 struct aborted : std::runtime_error {
 	aborted() : std::runtime_error("the run is ending") {}

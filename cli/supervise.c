@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "supervise.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* How long a likely consequence (a peer was lost) waits for its cause to show up. */
+#define CAUSE_S 1.0
+
+bool dtp_supervisor_init(struct dtp_supervisor *s, int nranks, double timeout_s, double now)
+{
+	struct dtp_watched *w = calloc((size_t)nranks, sizeof *w);
+
+	*s = (struct dtp_supervisor){.nranks = nranks, .ranks = w, .timeout = timeout_s, .err = DTP_ERR_INIT};
+	if (!w)
+		return false;
+	for (int r = 0; r < nranks; r++) {
+		w[r].moved = w[r].heard = now;
+		snprintf(w[r].stage, sizeof w[r].stage, "start");
+		if (gethostname(w[r].host, sizeof w[r].host - 1)) /* until it says better */
+			snprintf(w[r].host, sizeof w[r].host, "this host");
+	}
+	return true;
+}
+
+void dtp_supervisor_free(struct dtp_supervisor *s)
+{
+	free(s->ranks);
+	s->ranks = NULL;
+}
+
+void dtp_supervisor_excuse(struct dtp_supervisor *s, double seconds)
+{
+	for (int r = 0; r < s->nranks; r++) {
+		s->ranks[r].moved += seconds;
+		s->ranks[r].heard += seconds;
+	}
+	s->failed_at += seconds;
+}
+
+/* "'load transformer' (1.2 of 3.9 GB)" */
+static void where(const struct dtp_watched *w, char *buf, size_t size)
+{
+	if (!w->total)
+		snprintf(buf, size, "'%s'", w->stage);
+	else if (w->phase == DTP_PHASE_LOAD)
+		snprintf(buf, size, "'%s' (%.2f of %.2f GB)", w->stage, (double)w->done / 1e9, (double)w->total / 1e9);
+	else
+		snprintf(buf, size, "'%s' (%llu of %llu done)", w->stage, (unsigned long long)w->done,
+			 (unsigned long long)w->total);
+}
+
+/* Notes a failure of a rank: "rank 1 on HOST WHAT in 'STAGE' (progress)TAIL".  A suspected consequence gives way to
+ * anything that is not one. */
+static void blame(struct dtp_supervisor *s, int rank, bool secondary, double now, const char *what, const char *tail)
+{
+	const struct dtp_watched *w = &s->ranks[rank];
+	char place[256];
+
+	if (s->final || (s->failed && secondary))
+		return;
+	where(w, place, sizeof place);
+	dtp_fail(&s->err, DTP_FAILED, "rank %d on %s %s in %s%s", rank, w->host, what, place, tail);
+	s->err.rank = rank;
+	s->err.secondary = secondary;
+	snprintf(s->err.stage, sizeof s->err.stage, "%.*s", (int)sizeof s->err.stage - 1, w->stage);
+	s->failed = true;
+	s->final = !secondary;
+	s->failed_at = now;
+}
+
+void dtp_supervisor_end(struct dtp_supervisor *s, enum dtp_code code, const char *why)
+{
+	if (s->final)
+		return;
+	s->failed = s->final = true;
+	s->err = (struct dtp_err)DTP_ERR_INIT;
+	dtp_fail(&s->err, code, "%s", why);
+}
+
+static void reported_failure(struct dtp_supervisor *s, int rank, const struct dtp_msg *m, double now)
+{
+	char tail[sizeof s->err.message];
+	enum dtp_code code = (enum dtp_code)m->n[0];
+
+	s->ranks[rank].reported_failure = true;
+	if (s->final || (s->failed && m->n[1]))
+		return;
+	snprintf(tail, sizeof tail, ": %s", m->text[0].p);
+	blame(s, rank, m->n[1], now, "failed", tail);
+	s->err.code = code;
+	if (code == DTP_REFUSED) /* the user's input: which rank saw it first means nothing to them */
+		dtp_fail(&s->err, code, "%s", m->text[0].p);
+}
+
+static void take_beat(struct dtp_watched *w, const struct dtp_msg *m, double now)
+{
+	bool waiting = m->n[1];
+
+	if (m->n[0] != w->beats || waiting != w->waiting || m->n[2] != w->done)
+		w->moved = now;
+	w->beats = m->n[0];
+	w->waiting = waiting;
+	w->done = m->n[2];
+	w->total = m->n[3];
+}
+
+void dtp_supervisor_message(struct dtp_supervisor *s, int rank, const struct dtp_msg *m, double now)
+{
+	struct dtp_watched *w = &s->ranks[rank];
+
+	w->heard = now;
+	switch (m->type) {
+	case DTP_MSG_HELLO:
+		w->moved = now;
+		snprintf(w->host, sizeof w->host, "%s", m->text[0].p);
+		break;
+	case DTP_MSG_BEAT:
+		take_beat(w, m, now);
+		break;
+	case DTP_MSG_STAGE:
+		w->moved = now;
+		w->phase = (enum dtp_phase)m->n[0];
+		snprintf(w->stage, sizeof w->stage, "%s", m->text[0].p);
+		w->done = w->total = 0;
+		break;
+	case DTP_MSG_FAIL:
+		reported_failure(s, rank, m, now);
+		break;
+	case DTP_MSG_DONE:
+		w->reported_end = true;
+		break;
+	default:
+		break;
+	}
+}
+
+void dtp_supervisor_closed(struct dtp_supervisor *s, int rank, double now)
+{
+	struct dtp_watched *w = &s->ranks[rank];
+
+	w->closed = true;
+	if (w->ended || w->reported_failure)
+		return;
+	if (w->reported_end)
+		w->ended = !w->pid;
+	else /* its exit status says more, and comes at once where there is one */
+		blame(s, rank, true, now, "closed its connection to the launcher", "");
+}
+
+static const char *signal_hint(int sig)
+{
+	if (sig == SIGKILL)
+		return ": if nobody did that, it was the kernel's out-of-memory killer (the kernel log knows: dmesg); more ranks "
+		       "or a smaller picture need less memory each";
+	if (sig == SIGBUS)
+		return ": a mapped file was cut short, or shared memory is full";
+	if (sig == SIGSEGV || sig == SIGABRT || sig == SIGILL || sig == SIGFPE)
+		return ": an error of this program";
+	return "";
+}
+
+void dtp_supervisor_exited(struct dtp_supervisor *s, int rank, int status, double now)
+{
+	struct dtp_watched *w = &s->ranks[rank];
+	char what[96];
+
+	w->ended = true;
+	w->moved = now;
+	if (WIFSIGNALED(status)) {
+		int sig = WTERMSIG(status);
+		const char *name = sigabbrev_np(sig);
+		snprintf(what, sizeof what, "was killed by SIG%s (signal %d)", name ? name : "?", sig);
+		/* SIGTERM to the whole job reaches the launcher too, perhaps a moment later. */
+		blame(s, rank, sig == SIGTERM, now, what, signal_hint(sig));
+	} else if (WEXITSTATUS(status) || !w->reported_end) {
+		if (w->reported_failure)
+			return;
+		snprintf(what, sizeof what, "exited with code %d, without saying why,", WEXITSTATUS(status));
+		blame(s, rank, false, now, what, "");
+	}
+}
+
+bool dtp_process_is_stopped(pid_t pid)
+{
+	char path[64], line[512], *state;
+	FILE *f;
+	size_t n;
+
+	snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
+	f = fopen(path, "re");
+	if (!f)
+		return false;
+	n = fread(line, 1, sizeof line - 1, f);
+	fclose(f);
+	line[n] = '\0';
+	state = strrchr(line, ')'); /* the name before it may hold anything */
+	return state && state[1] == ' ' && (state[2] == 'T' || state[2] == 't');
+}
+
+static void blame_silence(struct dtp_supervisor *s, int rank, double since, double now)
+{
+	const struct dtp_watched *w = &s->ranks[rank];
+	char what[96];
+
+	snprintf(what, sizeof what, "made no progress for %.0f seconds", now - since);
+	if (w->pid && dtp_process_is_stopped(w->pid))
+		blame(s, rank, false, now, what, ": its process is stopped (SIGSTOP)");
+	else if (now - w->heard > s->timeout)
+		blame(s, rank, false, now, what, ": its process does not answer");
+	else
+		blame(s, rank, false, now, what, "; --timeout sets how long a rank may take for one block or read");
+}
+
+static void check_deadlines(struct dtp_supervisor *s, double now)
+{
+	const struct dtp_watched *w = s->ranks;
+	int live = 0, stuck = 0, first = -1;
+	bool input = false; /* the user takes their time, and the others wait for that */
+	double latest = 0;  /* movement of any rank: the last one to end may have ended a wait */
+
+	/* A silent process first, whatever it was doing: its reporting thread speaks as long as it can run. */
+	for (int r = 0; r < s->nranks; r++)
+		if (!w[r].ended && now - w[r].heard > s->timeout) {
+			blame_silence(s, r, w[r].heard, now);
+			return;
+		}
+	for (int r = 0; r < s->nranks; r++) {
+		latest = w[r].moved > latest ? w[r].moved : latest;
+		if (w[r].ended)
+			continue;
+		live++;
+		if (!w[r].waiting && now - w[r].moved > s->timeout) {
+			blame_silence(s, r, w[r].moved, now);
+			return;
+		}
+		input = input || (w[r].phase == DTP_PHASE_INPUT && w[r].waiting);
+		stuck += w[r].waiting;
+		if (first < 0)
+			first = r;
+	}
+	if (live && stuck == live && !input && now - latest > s->timeout) {
+		char what[96];
+		snprintf(what, sizeof what, "has waited for %s for %.0f seconds",
+			 live == s->nranks ? "the others, as they for it," : "ranks that have ended", now - latest);
+		blame(s, first, false, now, what, "");
+	}
+}
+
+bool dtp_supervisor_verdict(struct dtp_supervisor *s, double now)
+{
+	if (!s->failed)
+		check_deadlines(s, now);
+	if (s->failed && !s->final && now - s->failed_at >= CAUSE_S)
+		s->final = true;
+	return s->final;
+}
