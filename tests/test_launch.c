@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -34,7 +35,7 @@ typedef enum dtp_code (*behaviour)(struct self *s, struct dtp_err *err);
 
 static void leave_mark(const struct self *s, const char *name)
 {
-	char path[600], pid[16];
+	char path[640], pid[16];
 	snprintf(path, sizeof path, "%s/%s.%d", s->dir, name, s->rank);
 	write_file(path, pid, (size_t)snprintf(pid, sizeof pid, "%d", (int)getpid()));
 }
@@ -269,8 +270,11 @@ static int rank_main(char **argv)
 {
 	struct self s = {.dir = argv[2], .who = atoi(argv[3])};
 	struct dtp_err err = DTP_ERR_INIT;
-	enum dtp_code code = dtp_worker_open(&s.w, &err);
+	enum dtp_code code;
 
+	s.rank = atoi(getenv("DIFFTP_RANK"));
+	leave_mark(&s, "started");
+	code = dtp_worker_open(&s.w, &err);
 	if (code)
 		return code;
 	s.rank = dtp_worker_rank(s.w);
@@ -296,6 +300,7 @@ static void see(void *arg, const struct dtp_event *e)
 	size_t n = strlen(seen.text);
 
 	assert_string_equal(arg, "arg");
+	assert_in_range(e->kind, DTP_EVENT_STAGE, DTP_EVENT_STDERR);
 	if (e->kind == DTP_EVENT_PROGRESS) {
 		seen.progress++;
 		seen.done = e->done;
@@ -313,16 +318,16 @@ static bool saw(const char *line)
 
 static const char *fresh_dir(void)
 {
-	static char dir[560];
+	static char dir[600];
 	static int n;
-	snprintf(dir, sizeof dir, "%s/%d", temp_dir(), n++);
+	snprintf(dir, sizeof dir, "%s/%d.%d", temp_dir(), (int)getpid(), n++);
 	mkdir(dir, 0700);
 	return dir;
 }
 
 static pid_t marked(const char *dir, const char *name, int rank)
 {
-	char path[600], buf[16] = "";
+	char path[640], buf[16] = "";
 	int fd;
 	snprintf(path, sizeof path, "%s/%s.%d", dir, name, rank);
 	fd = open(path, O_RDONLY);
@@ -337,6 +342,9 @@ struct outcome {
 	enum dtp_code code;
 	struct dtp_err err;
 	double seconds;
+	int progress; /* events of that kind, and the last one */
+	uint64_t done, total;
+	bool clean;   /* no process was left */
 };
 
 static const char *dir; /* of the last launch */
@@ -356,19 +364,51 @@ static enum dtp_code launch(const char *what, int n, int who, double timeout, st
 
 static struct outcome run(const char *what, int n, int who, double timeout)
 {
-	struct outcome o = {.err = DTP_ERR_INIT};
+	struct outcome o = {.err = DTP_ERR_INIT, .clean = true};
 	double start = now();
 
 	dir = fresh_dir();
 	o.code = launch(what, n, who, timeout, &o.err);
 	o.seconds = now() - start;
+	o.progress = seen.progress;
+	o.done = seen.done;
+	o.total = seen.total;
 	for (int r = 0; r < n; r++) {
-		pid_t pid = marked(dir, "ready", r);
-		if (pid)
-			assert_true(kill(pid, 0) == -1 && errno == ESRCH);
+		pid_t pid = marked(dir, "started", r);
+		if (!pid || kill(pid, 0) != -1 || errno != ESRCH)
+			o.clean = false;
 	}
-	assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* nothing left to reap */
 	return o;
+}
+
+/* Runs that mostly wait for a deadline all begin together, each under a launcher in a process of its own; the tests then
+ * look at how they ended. */
+static struct waiter {
+	const char *what;
+	int n, who;
+	pid_t pid;
+} waiters[] = {{"slow", 2, 1, 0},	   {"idle", 2, 1, 0},  {"stopped", 2, 1, 0},
+	       {"stopped-waiting", 2, 0, 0}, {"stuck", 3, 2, 0}, {"crosswise", 2, 1, 0}};
+#define NWAITERS (sizeof waiters / sizeof *waiters)
+
+static struct outcome *outcomes; /* shared with the launchers */
+
+static int start_waiters(void **state)
+{
+	(void)state;
+	outcomes = mmap(NULL, NWAITERS * sizeof *outcomes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (outcomes == MAP_FAILED)
+		return -1;
+	temp_dir();
+	for (size_t i = 0; i < NWAITERS; i++) {
+		fflush(NULL);
+		waiters[i].pid = fork();
+		if (waiters[i].pid == 0) {
+			outcomes[i] = run(waiters[i].what, waiters[i].n, waiters[i].who, 1);
+			_exit(0);
+		}
+	}
+	return 0;
 }
 
 static void expect_failure(const struct outcome *o, int rank, double within)
@@ -378,6 +418,7 @@ static void expect_failure(const struct outcome *o, int rank, double within)
 	gethostname(host, sizeof host - 1);
 	snprintf(name, sizeof name, "rank %d on %s ", rank, host);
 	assert_int_equal(o->code, DTP_FAILED);
+	assert_true(o->clean);
 	assert_message(&o->err, DTP_FAILED, name, "'step 2/4' (7 of 25 done)", NULL);
 	assert_int_equal(o->err.rank, rank);
 	assert_string_equal(o->err.stage, "step 2/4");
@@ -385,11 +426,39 @@ static void expect_failure(const struct outcome *o, int rank, double within)
 		fail_msg("ended after %.2f s, not %.2f", o->seconds, within);
 }
 
+static int ended_within(pid_t pid, double seconds)
+{
+	double start = now();
+	int status;
+
+	while (waitpid(pid, &status, WNOHANG) == 0) {
+		if (now() - start > seconds) {
+			kill(pid, SIGKILL);
+			waitpid(pid, &status, 0);
+			fail_msg("process %d did not end within %.1f s", (int)pid, seconds);
+		}
+		usleep(5000);
+	}
+	return status;
+}
+
+static struct outcome run_of(const char *what)
+{
+	size_t i = 0;
+
+	while (strcmp(waiters[i].what, what))
+		i++;
+	assert_int_equal(ended_within(waiters[i].pid, 10), 0);
+	assert_true(outcomes[i].clean);
+	return outcomes[i];
+}
+
 /* ---- good runs */
 static void launch_events_reach_the_caller(void **state)
 {
 	(void)state;
 	struct outcome o = run("fine", 3, -1, 0);
+	assert_true(o.clean);
 	if (o.code)
 		fail_msg("%s", o.err.message);
 	assert_true(saw("0 stage rendezvous"));
@@ -439,6 +508,7 @@ static void launch_ranks_know_their_place(void **state)
 	setenv("GOMP_SPINCOUNT", "7", 1); /* the user's wins */
 	struct outcome o = run("placed", 3, -1, 0);
 	unsetenv("GOMP_SPINCOUNT");
+	assert_true(o.clean);
 	if (o.code)
 		fail_msg("%s", o.err.message);
 }
@@ -447,6 +517,7 @@ static void launch_store_answers_before_and_after_set(void **state)
 {
 	(void)state;
 	struct outcome o = run("storing", 4, -1, 0);
+	assert_true(o.clean);
 	if (o.code)
 		fail_msg("%s", o.err.message);
 }
@@ -454,19 +525,21 @@ static void launch_store_answers_before_and_after_set(void **state)
 static void launch_slow_rank_with_beats_outlives_the_timeout(void **state)
 {
 	(void)state;
-	struct outcome o = run("slow", 2, 1, 1);
+	struct outcome o = run_of("slow");
+	assert_true(o.clean);
 	if (o.code)
 		fail_msg("%s", o.err.message);
 	assert_true(o.seconds > 1.5);
-	assert_true(seen.progress > 0);
-	assert_int_equal(seen.done, 7);
-	assert_int_equal(seen.total, 25);
+	assert_true(o.progress > 0);
+	assert_int_equal(o.done, 7);
+	assert_int_equal(o.total, 25);
 }
 
 static void launch_wait_for_input_has_no_deadline(void **state)
 {
 	(void)state;
-	struct outcome o = run("idle", 2, 1, 1);
+	struct outcome o = run_of("idle");
+	assert_true(o.clean);
 	if (o.code)
 		fail_msg("%s", o.err.message);
 }
@@ -546,7 +619,7 @@ static void launch_refusal_is_told_as_it_is(void **state)
 static void launch_stopped_rank_is_found_and_ended(void **state)
 {
 	(void)state;
-	struct outcome o = run("stopped", 2, 1, 1);
+	struct outcome o = run_of("stopped");
 	expect_failure(&o, 1, 6);
 	assert_message(&o.err, DTP_FAILED, "no progress", "SIGSTOP", NULL);
 }
@@ -554,7 +627,7 @@ static void launch_stopped_rank_is_found_and_ended(void **state)
 static void launch_rank_stopped_in_a_wait_is_found(void **state)
 {
 	(void)state;
-	struct outcome o = run("stopped-waiting", 2, 0, 1);
+	struct outcome o = run_of("stopped-waiting");
 	expect_failure(&o, 0, 6);
 	assert_message(&o.err, DTP_FAILED, "SIGSTOP", NULL);
 }
@@ -562,7 +635,7 @@ static void launch_rank_stopped_in_a_wait_is_found(void **state)
 static void launch_stuck_rank_is_named_not_those_that_wait(void **state)
 {
 	(void)state;
-	struct outcome o = run("stuck", 3, 2, 1);
+	struct outcome o = run_of("stuck");
 	expect_failure(&o, 2, 6);
 	assert_message(&o.err, DTP_FAILED, "no progress", "--timeout", NULL);
 }
@@ -570,7 +643,7 @@ static void launch_stuck_rank_is_named_not_those_that_wait(void **state)
 static void launch_ranks_that_wait_for_each_other_are_found(void **state)
 {
 	(void)state;
-	struct outcome o = run("crosswise", 2, 1, 1);
+	struct outcome o = run_of("crosswise");
 	expect_failure(&o, 0, 6);
 	assert_message(&o.err, DTP_FAILED, "waited for the others", NULL);
 }
@@ -609,22 +682,6 @@ static pid_t launcher(const char *what, int n, bool ignore_int)
 			usleep(10000);
 		}
 	return pid;
-}
-
-static int ended_within(pid_t pid, double seconds)
-{
-	double start = now();
-	int status;
-
-	while (waitpid(pid, &status, WNOHANG) == 0) {
-		if (now() - start > seconds) {
-			kill(pid, SIGKILL);
-			waitpid(pid, &status, 0);
-			fail_msg("process %d did not end within %.1f s", (int)pid, seconds);
-		}
-		usleep(5000);
-	}
-	return status;
 }
 
 static void ranks_gone(int n)
@@ -729,5 +786,5 @@ int main(int argc, char **argv)
 
 	if (argc == 4 && dtp_worker_is_rank())
 		return rank_main(argv);
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return cmocka_run_group_tests(tests, start_waiters, NULL);
 }
