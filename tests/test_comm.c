@@ -221,6 +221,29 @@ static void comm_all_reduce_is_exact(void **state)
 	run_degrees(reduce_exact);
 }
 
+/* Several rounds, the last one short. */
+static void reduce_rounds(struct dtp_comm *c)
+{
+	int64_t n = 9000001;
+	int32_t *buf = malloc((size_t)n * sizeof *buf);
+
+	for (int64_t i = 0; i < n; i++)
+		buf[i] = (int32_t)(i + c->rank);
+#define CALL(e) dtp_all_reduce(c, buf, n, DTP_I32, e)
+	OK(CALL);
+#undef CALL
+	for (int64_t i = 0; i < n; i++)
+		CHECK(buf[i] == (int32_t)(i * c->size + c->size * (c->size - 1) / 2));
+	free(buf);
+}
+
+static void comm_all_reduce_of_several_rounds(void **state)
+{
+	(void)state;
+	run_ranks(2, reduce_rounds);
+	run_ranks(3, reduce_rounds);
+}
+
 /* A float that another rank can compute too. */
 static float noise(int64_t i, int rank)
 {
@@ -646,6 +669,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(comm_all_reduce_is_exact),
+		cmocka_unit_test(comm_all_reduce_of_several_rounds),
 		cmocka_unit_test(comm_all_reduce_sums_in_rank_order),
 		cmocka_unit_test(comm_gather_exchange_and_shift_move_the_right_elements),
 		cmocka_unit_test(comm_broadcast_reaches_all_from_each_root),
