@@ -57,6 +57,7 @@ void dtp_pipeline_close(struct dtp_pipeline *p);
 enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_request *r, struct dtp_err *err);
 
 const char *dtp_pipeline_class(const struct dtp_pipeline *p);  /* "Flux2KleinPipeline" */
+bool dtp_pipeline_guided(const struct dtp_pipeline *p);        /* false: distilled, guidance_scale has no effect */
 const char *dtp_pipeline_plan(const struct dtp_pipeline *p);   /* the transformer plan's source */
 
 /* Predicted memory of one rank, in bytes, by phase: weights + scratch + staging, from a dry run of the forward passes. */
@@ -78,8 +79,9 @@ struct dtp_phase_report {
 	uint64_t reductions;
 	uint64_t bytes_read, bytes_gaps;
 	uint64_t peak_rss;          /* of the process up to the end of the phase */
-	double last_seconds[16];    /* of the last calls, in turn */
+	double last_seconds[16];    /* of the last calls, in turn: call i (from 0) in i % 16 */
 };
+/* Phases in the order in which they first ran on this rank; *out is the pipeline's.  Returns their number. */
 int dtp_pipeline_reports(const struct dtp_pipeline *p, const struct dtp_phase_report **out);
 
 /* Runs the request on this rank.  All ranks of mesh->dim[DTP_MESH_TP] call it with the same request.  Rank 0 gets each

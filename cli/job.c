@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "job.h"
+
+#include "fit.h"
+#include "host.h"
+#include "launch.h"
+#include "progress.h"
+#include "request.h"
+#include "worker.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+
+static int node_threads(const struct dtp_args *args)
+{
+	return args->threads ? (int)args->threads : dtp_host_threads("");
+}
+
+/* ---- a rank */
+
+static void silent(void *arg, const char *text)
+{
+	(void)arg, (void)text;
+}
+
+/* The first process has read the same folder and told what there was to tell. */
+static enum dtp_code open_model(struct dtp_rank *r, struct dtp_err *err)
+{
+	struct dtp_monitor quiet = *r->mon;
+
+	quiet.note = quiet.warn = silent;
+	enum dtp_code code = dtp_pipeline_open(&r->options, &quiet, &r->pipeline, err);
+	return code ? code : dtp_pipeline_resolve(r->pipeline, &r->request, err);
+}
+
+/* Rank 0 draws a seed when none was given; all use it. */
+static enum dtp_code agree_on_seed(struct dtp_rank *r, struct dtp_err *err)
+{
+	char text[64];
+	uint32_t bits = 0;
+
+	if (DTP_GIVEN(r->args, seed))
+		return DTP_OK;
+	/* 32 bits are all that the generator uses; more would be more to copy by hand. */
+	if (r->rank == 0 && getrandom(&bits, sizeof bits, 0) != (ssize_t)sizeof bits)
+		return dtp_fail(err, DTP_FAILED, "no random seed: getrandom: %s", strerror(errno));
+	if (dtp_broadcast(r->world, &bits, sizeof bits, 0, err))
+		return err->code;
+	r->request.seed = bits;
+	snprintf(text, sizeof text, "seed %u", bits);
+	if (r->rank == 0)
+		r->mon->note(r->mon->arg, text);
+	return DTP_OK;
+}
+
+static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
+{
+	int sizes[DTP_MESH_DIMS] = {[DTP_MESH_DP] = 1, [DTP_MESH_RING] = 1, [DTP_MESH_ULYSSES] = 1,
+		[DTP_MESH_TP] = r->options.tp_degree};
+
+	if (dtp_mesh_make(r->world, sizes, &r->mesh, err) || open_model(r, err) ||
+	    dtp_backend_cpu(r->options.compute, r->threads, &r->backend, err))
+		return err->code;
+	return agree_on_seed(r, err);
+}
+
+static enum dtp_code run_rank(const struct dtp_args *args, dtp_rank_fn work, struct dtp_err *err)
+{
+	struct dtp_rank r = {.args = args};
+	struct dtp_worker *w;
+	enum dtp_code code = dtp_worker_open(&w, err);
+
+	if (code == DTP_OK) {
+		r.mon = dtp_worker_monitor(w);
+		r.world = dtp_worker_world(w);
+		r.rank = dtp_worker_rank(w);
+		r.size = dtp_worker_size(w);
+		r.node_threads = node_threads(args);
+		r.threads = dtp_host_share(r.node_threads, r.size, r.rank);
+		dtp_request_make(args, &r.options, &r.request);
+		code = set_up(&r, err);
+		if (code == DTP_OK)
+			code = work(&r, err);
+		if (r.pipeline)
+			dtp_pipeline_close(r.pipeline);
+		if (r.backend)
+			r.backend->ops->destroy(r.backend);
+		dtp_mesh_free(&r.mesh);
+		code = dtp_worker_close(w, code, err);
+	}
+	err->code = DTP_OK; /* the launcher has it and prints it, once */
+	return code;
+}
+
+/* ---- the first process */
+
+static void note(void *arg, const char *text)
+{
+	dtp_progress_note(arg, text);
+}
+
+static void warn(void *arg, const char *text)
+{
+	dtp_progress_warn(arg, text);
+}
+
+/* One line that says what is going to be done, defaults filled in. */
+static void announce(struct dtp_progress *progress, const struct dtp_pipeline *p, const struct dtp_options *o,
+		     const struct dtp_request *q, int threads)
+{
+	char text[1024];
+
+	snprintf(text, sizeof text,
+		 "%s: %lldx%lld, %d step%s, guidance %g%s, %d image%s, %s, tp %d (%s), %d thread%s",
+		 dtp_pipeline_class(p), (long long)q->width, (long long)q->height, q->steps, q->steps == 1 ? "" : "s",
+		 q->guidance_scale, dtp_pipeline_guided(p) ? "" : " (no effect: the model is distilled)", q->num_images,
+		 q->num_images == 1 ? "" : "s", o->compute == DTP_F32 ? "fp32" : "bf16", o->tp_degree, dtp_pipeline_plan(p),
+		 threads, threads == 1 ? "" : "s");
+	dtp_progress_note(progress, text);
+	if (threads < o->tp_degree) {
+		snprintf(text, sizeof text, "%d ranks share %d thread%s' worth of processors: expect them to be slow",
+			 o->tp_degree, threads, threads == 1 ? "" : "s");
+		dtp_progress_warn(progress, text);
+	}
+}
+
+static enum dtp_code check_model(const struct dtp_args *args, struct dtp_pipeline *p, const struct dtp_options *o,
+				 struct dtp_request *q, bool writes, struct dtp_err *err)
+{
+	struct dtp_host_memory memory = dtp_host_memory("");
+
+	if (dtp_pipeline_resolve(p, q, err) || (writes && dtp_outputs_check(args, q->num_images, err)))
+		return err->code;
+	return dtp_fit_check(p, o, q, &memory, err);
+}
+
+/* Everything that can refuse the job, and the line that announces it. */
+static enum dtp_code prepare(const struct dtp_args *args, bool writes, struct dtp_progress *progress, struct dtp_err *err)
+{
+	struct dtp_monitor mon = dtp_monitor_none;
+	struct dtp_options o;
+	struct dtp_request q;
+	struct dtp_pipeline *p;
+
+	mon.arg = progress;
+	mon.note = note;
+	mon.warn = warn;
+	dtp_request_make(args, &o, &q);
+	if (dtp_pipeline_open(&o, &mon, &p, err))
+		return err->code;
+	enum dtp_code code = check_model(args, p, &o, &q, writes, err);
+	if (code == DTP_OK)
+		announce(progress, p, &o, &q, node_threads(args));
+	dtp_pipeline_close(p);
+	return code;
+}
+
+enum dtp_code dtp_job_run(const struct dtp_args *args, char **argv, bool writes, dtp_rank_fn work, struct dtp_err *err)
+{
+	struct dtp_progress progress;
+	struct dtp_launch launch = {
+		.nranks = (int)args->tp_degree,
+		.argv = argv,
+		.timeout_s = args->timeout,
+		.on_event = dtp_progress_event,
+		.arg = &progress,
+	};
+
+	if (dtp_worker_is_rank())
+		return run_rank(args, work, err);
+	if (!args->model)
+		return dtp_fail(err, DTP_REFUSED, "option '--model' is missing: the folder of the pipeline");
+	dtp_progress_init(&progress, stderr, args->quiet);
+	if (prepare(args, writes, &progress, err))
+		return err->code;
+	launch.threads_per_rank = dtp_host_share(node_threads(args), launch.nranks, 0);
+	enum dtp_code code = dtp_launch(&launch, err);
+	dtp_progress_end(&progress);
+	return code;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A command that runs the pipeline: what its first process checks before it starts the ranks, and what every rank sets up
+ * before its own work begins. */
+#ifndef DTP_JOB_H
+#define DTP_JOB_H
+
+#include "flags.h"
+#include "pipeline.h"
+
+/* What a rank works with.  All of it is dtp_job_run's. */
+struct dtp_rank {
+	const struct dtp_args *args;
+	struct dtp_options options;
+	struct dtp_request request; /* resolved, seed included; the same on all ranks */
+	const struct dtp_monitor *mon;
+	struct dtp_pipeline *pipeline;
+	struct dtp_backend *backend;
+	struct dtp_comm *world;
+	struct dtp_mesh mesh;
+	int rank, size;
+	int threads, node_threads;  /* of this rank; of all ranks of this machine */
+};
+typedef enum dtp_code (*dtp_rank_fn)(struct dtp_rank *rank, struct dtp_err *err);
+
+/* In a process that dtp_launch started: joins the job, sets up and calls `work`.  Elsewhere: checks everything that can be
+ * checked without reading a weight (files are to be written if `writes`), says what will be done, and runs the ranks. */
+enum dtp_code dtp_job_run(const struct dtp_args *args, char **argv, bool writes, dtp_rank_fn work, struct dtp_err *err);
+#endif

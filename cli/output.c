@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "output.h"
+
+#include "image.h"
+#include "request.h"
+#include "safetensors.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+static enum dtp_code write_png(const char *path, const struct dtp_image *image, struct dtp_err *err)
+{
+	static const char *const text[][2] = {{"Software", "difftp " DTP_VERSION}};
+
+	return dtp_png_write(path, image->rgb, image->height, image->width, text, 1, err);
+}
+
+static enum dtp_code write_latents(const char *path, const struct dtp_rank *r, const struct dtp_image *image,
+				   struct dtp_err *err)
+{
+	char height[24], width[24], seed[24];
+	const char *const metadata[][2] = {{"format", "pt"}, {"class", dtp_pipeline_class(r->pipeline)},
+		{"height", height}, {"width", width}, {"seed", seed}};
+	struct dtp_st_out out = {"latents", dtp_tensor_make((void *)(uintptr_t)image->latents, image->latents_dtype,
+							    image->latents_ndim, image->latents_shape)};
+
+	snprintf(height, sizeof height, "%" PRId64, image->height);
+	snprintf(width, sizeof width, "%" PRId64, image->width);
+	snprintf(seed, sizeof seed, "%" PRIu64, image->seed);
+	return dtp_st_write(path, &out, 1, metadata, sizeof metadata / sizeof metadata[0], err);
+}
+
+enum dtp_code dtp_output_write(void *arg, const struct dtp_image *image, struct dtp_err *err)
+{
+	const struct dtp_rank *r = arg;
+	char *path = dtp_output_name(dtp_output_path(r->args), image->index, r->request.num_images);
+	char text[4352];
+
+	if (!path)
+		return dtp_fail(err, DTP_FAILED, "out of memory");
+	enum dtp_code code = image->rgb ? write_png(path, image, err) : write_latents(path, r, image, err);
+	if (code == DTP_OK) {
+		snprintf(text, sizeof text, "wrote %s (%" PRId64 "x%" PRId64 "%s, seed %" PRIu64 ")", path, image->width,
+			 image->height, image->rgb ? "" : " latents", image->seed);
+		r->mon->note(r->mon->arg, text);
+	}
+	free(path);
+	return code;
+}
+
+enum dtp_code dtp_output_discard(void *arg, const struct dtp_image *image, struct dtp_err *err)
+{
+	(void)arg, (void)image, (void)err;
+	return DTP_OK;
+}

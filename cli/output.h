@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes what the pipeline has drawn. */
+#ifndef DTP_OUTPUT_H
+#define DTP_OUTPUT_H
+
+#include "job.h"
+
+/* The form of dtp_image_fn; arg is the struct dtp_rank.  Writes the PNG or the latents of one image under its name and
+ * says so in a note. */
+enum dtp_code dtp_output_write(void *arg, const struct dtp_image *image, struct dtp_err *err);
+/* Accepts the image and writes nothing. */
+enum dtp_code dtp_output_discard(void *arg, const struct dtp_image *image, struct dtp_err *err);
+#endif

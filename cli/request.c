@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "request.h"
+
+#include "file.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+void dtp_request_make(const struct dtp_args *args, struct dtp_options *options, struct dtp_request *request)
+{
+	*options = (struct dtp_options){
+		.model = args->model,
+		.tp_plan = args->tp_plan,
+		.tp_degree = (int)args->tp_degree,
+		.compute = args->dtype == DTP_ARG_FP32 ? DTP_F32 : DTP_BF16,
+		.keep_text_encoder = args->keep_text_encoder,
+	};
+	*request = (struct dtp_request){
+		.prompt = args->prompt ? args->prompt : "",
+		.height = args->height,
+		.width = args->width,
+		.steps = (int)args->steps,
+		.guidance_scale = args->guidance_scale,
+		.seed = args->seed,
+		.num_images = (int)args->num_images,
+		.max_sequence_length = args->max_sequence_length,
+		.output = args->output_type == DTP_ARG_LATENT ? DTP_OUTPUT_LATENT : DTP_OUTPUT_PNG,
+		.exact_timesteps = args->exact_timesteps,
+		.dump_stages = args->dump_stages,
+	};
+}
+
+/* The suffix with its dot, or the end of the name; a dot at the start of the file's name makes no suffix. */
+static const char *suffix(const char *path)
+{
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
+
+	return dot && dot != name ? dot : path + strlen(path);
+}
+
+char *dtp_output_name(const char *output, int index, int count)
+{
+	const char *end = suffix(output);
+	char *s = NULL;
+
+	if (count <= 1)
+		return strdup(output);
+	return asprintf(&s, "%.*s_%d%s", (int)(end - output), output, index, end) < 0 ? NULL : s;
+}
+
+const char *dtp_output_path(const struct dtp_args *args)
+{
+	if (args->output)
+		return args->output;
+	return args->output_type == DTP_ARG_LATENT ? "out.safetensors" : "out.png";
+}
+
+static enum dtp_code check_format(const struct dtp_args *args, struct dtp_err *err)
+{
+	static const char *const pictures[] = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm",
+		".avif", ".heic", ".jxl"};
+	static const char *const tensors[] = {".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npy", ".npz", ".gguf"};
+	bool latent = args->output_type == DTP_ARG_LATENT;
+	const char *path = dtp_output_path(args), *end = suffix(path);
+
+	for (size_t i = latent ? 0 : 1; i < sizeof pictures / sizeof pictures[0]; i++)
+		if (!strcasecmp(end, pictures[i]))
+			return dtp_fail(err, DTP_REFUSED, latent ? "'%s' names a picture, but latents are written as '%s'"
+				: "'%s': only PNG files are written, not '%s'; name it '.png'", path,
+				latent ? ".safetensors" : end);
+	for (size_t i = latent ? 1 : 0; i < sizeof tensors / sizeof tensors[0]; i++)
+		if (!strcasecmp(end, tensors[i]))
+			return dtp_fail(err, DTP_REFUSED, latent ? "'%s': latents are written as '.safetensors', not '%s'"
+				: "'%s' names a file of tensors ('%s'), but a PNG is written; --output-type latent writes tensors",
+				path, end);
+	return DTP_OK;
+}
+
+enum dtp_code dtp_outputs_check(const struct dtp_args *args, int count, struct dtp_err *err)
+{
+	const char *path = dtp_output_path(args), *dump = args->dump_stages;
+
+	if (check_format(args, err))
+		return err->code;
+	for (int i = 0; i < count; i++) {
+		char *name = dtp_output_name(path, i, count);
+		if (!name)
+			return dtp_fail(err, DTP_FAILED, "out of memory");
+		enum dtp_code code = dump && !strcmp(name, dump)
+			? dtp_fail(err, DTP_REFUSED, "--output and --dump-stages would both write '%s'", name)
+			: dtp_outfile_check(name, err);
+		free(name);
+		if (code)
+			return code;
+	}
+	return dump ? dtp_outfile_check(dump, err) : DTP_OK;
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory check and the names of outputs.  The pipeline is made up here, so that its numbers are known. */
+#include "support.h"
+
+#include "fit.h"
+#include "request.h"
+
+#include <sys/stat.h>
+
+#define MB UINT64_C(1000000)
+
+/* A model whose transformer holds 1000 MB that are split and 100 MB that are not; fp32 doubles it. */
+struct dtp_pipeline {
+	struct dtp_options o;
+};
+
+enum dtp_code dtp_pipeline_open(const struct dtp_options *o, const struct dtp_monitor *mon, struct dtp_pipeline **p,
+				struct dtp_err *err)
+{
+	(void)mon, (void)err;
+	*p = malloc(sizeof **p);
+	(*p)->o = *o;
+	return DTP_OK;
+}
+
+void dtp_pipeline_close(struct dtp_pipeline *p)
+{
+	free(p);
+}
+
+enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_request *r, struct dtp_err *err)
+{
+	(void)p, (void)r, (void)err;
+	return DTP_OK;
+}
+
+enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_request *r, int rank,
+				  struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
+{
+	uint64_t n = (uint64_t)p->o.tp_degree, wide = p->o.compute == DTP_F32 ? 2 : 1;
+	uint64_t scratch = (uint64_t)(r->height * r->width) * 100;
+	(void)err;
+	out[0] = (struct dtp_phase_memory){"text_encoder", wide * 600 * MB / n, 10 * MB, 64 * MB};
+	out[1] = (struct dtp_phase_memory){"transformer", wide * (1000 * MB / n + 100 * MB), scratch, 64 * MB};
+	out[2] = (struct dtp_phase_memory){"vae", rank ? 0 : 50 * MB, 20 * MB, 0};
+	return DTP_OK;
+}
+
+static struct dtp_err err;
+
+static uint64_t need(struct dtp_options o, struct dtp_request r)
+{
+	struct dtp_pipeline p = {o};
+	struct dtp_fit fit;
+	assert_int_equal(dtp_fit_predict(&p, &o, &r, &fit, &err), DTP_OK);
+	return fit.total;
+}
+
+static enum dtp_code check(struct dtp_options o, struct dtp_request r, uint64_t available)
+{
+	struct dtp_pipeline p = {o};
+	struct dtp_host_memory m = {available, available, UINT64_MAX};
+	err = (struct dtp_err)DTP_ERR_INIT;
+	return dtp_fit_check(&p, &o, &r, &m, &err);
+}
+
+static const struct dtp_request request = {.height = 1000, .width = 1000};
+
+static void fit_counts_each_rank_at_its_peak(void **state)
+{
+	(void)state;
+	struct dtp_options o = {.tp_degree = 1, .compute = DTP_BF16};
+	assert_true(need(o, request) == 1100 * MB + 100 * MB + 64 * MB + DTP_RANK_BASE_BYTES);
+	o.tp_degree = 2;
+	assert_true(need(o, request) == 2 * (600 * MB + 100 * MB + 64 * MB + DTP_RANK_BASE_BYTES));
+	o.keep_text_encoder = true;
+	assert_true(need(o, request) == 2 * (900 * MB + 100 * MB + 64 * MB + DTP_RANK_BASE_BYTES));
+}
+
+static void fit_exactly_enough_is_enough(void **state)
+{
+	(void)state;
+	struct dtp_options o = {.tp_degree = 2, .compute = DTP_BF16};
+	uint64_t n = need(o, request);
+	assert_int_equal(check(o, request, n), DTP_OK);
+	assert_int_equal(check(o, request, UINT64_MAX), DTP_OK);
+	assert_int_equal(check(o, request, n - 1), DTP_REFUSED);
+}
+
+static void fit_says_what_would_fit(void **state)
+{
+	(void)state;
+	struct dtp_options o = {.tp_degree = 2, .compute = DTP_F32, .keep_text_encoder = true};
+	check(o, request, 2800 * MB);
+	assert_message(&err, DTP_REFUSED, "not enough memory: 2 ranks need 4.1 GB at the peak, 2.8 GB are available (MemAvailable)",
+		       "in phase 'transformer' weights 1.8 GB, scratch 100 MB, staging 64 MB",
+		       "\n--dtype bf16 needs 2.3 GB and fits", NULL);
+	assert_null(strstr(err.message, "tp-degree"));
+	assert_null(strstr(err.message, "keep-text-encoder"));
+	check(o, request, 3100 * MB);
+	assert_message(&err, DTP_REFUSED, "\nwithout --keep-text-encoder it needs 2.9 GB and fits", NULL);
+	o = (struct dtp_options){.tp_degree = 8, .compute = DTP_BF16};
+	check(o, request, 1400 * MB);
+	assert_message(&err, DTP_REFUSED, "8 ranks need", "\n--tp-degree 1 needs 1.3 GB and fits", NULL);
+}
+
+static void fit_suggests_a_smaller_picture(void **state)
+{
+	(void)state;
+	struct dtp_options o = {.tp_degree = 1, .compute = DTP_BF16};
+	struct dtp_request big = {.height = 8192, .width = 4096};
+	check(o, big, 2200 * MB);
+	assert_message(&err, DTP_REFUSED, "1 rank needs 4.6 GB", "\n--height 4096 --width 2048 needs 2.1 GB and fits", NULL);
+	check(o, big, 100 * MB); /* nothing helps: nothing is promised */
+	assert_null(strstr(err.message, "fits"));
+}
+
+static void fit_names_the_control_group(void **state)
+{
+	(void)state;
+	struct dtp_options o = {.tp_degree = 1, .compute = DTP_BF16};
+	struct dtp_pipeline p = {o};
+	struct dtp_host_memory m = {MB, 9000 * MB, MB};
+	err = (struct dtp_err)DTP_ERR_INIT;
+	dtp_fit_check(&p, &o, &request, &m, &err);
+	assert_message(&err, DTP_REFUSED, "1.0 MB are available (control group's limit)", NULL);
+}
+
+static void output_names(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *out;
+		int i, n;
+		const char *name;
+	} cases[] = {
+		{"out.png", 0, 1, "out.png"}, {"out.png", 0, 2, "out_0.png"}, {"out.png", 11, 12, "out_11.png"},
+		{"a.b/c", 1, 2, "a.b/c_1"}, {"./x.y.png", 0, 3, "./x.y_0.png"}, {".png", 0, 2, ".png_0"},
+		{"d/.hidden", 2, 3, "d/.hidden_2"}, {"a.b/.c.png", 1, 2, "a.b/.c_1.png"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		char *name = dtp_output_name(cases[i].out, cases[i].i, cases[i].n);
+		assert_string_equal(name, cases[i].name);
+		free(name);
+	}
+}
+
+static void output_formats(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *out;
+		int type;
+		const char *message;
+	} cases[] = {
+		{"fox.jpg", DTP_ARG_PNG, "'fox.jpg': only PNG files are written, not '.jpg'"},
+		{"fox.WebP", DTP_ARG_PNG, "only PNG files are written"},
+		{"fox.safetensors", DTP_ARG_PNG, "--output-type latent writes tensors"},
+		{"fox.png", DTP_ARG_LATENT, "'fox.png' names a picture, but latents are written as '.safetensors'"},
+		{"fox.pt", DTP_ARG_LATENT, "latents are written as '.safetensors', not '.pt'"},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		struct dtp_args args = {.output = cases[i].out, .output_type = cases[i].type};
+		err = (struct dtp_err)DTP_ERR_INIT;
+		dtp_outputs_check(&args, 1, &err);
+		assert_message(&err, DTP_REFUSED, cases[i].message, NULL);
+	}
+}
+
+static void output_checks_every_file(void **state)
+{
+	(void)state;
+	char out[600], dump[600], clash[600];
+	snprintf(out, sizeof out, "%s/a.png", temp_dir());
+	snprintf(dump, sizeof dump, "%s/nowhere/d.safetensors", temp_dir());
+	snprintf(clash, sizeof clash, "%s/a_1.png", temp_dir());
+	struct dtp_args args = {.output = out};
+	err = (struct dtp_err)DTP_ERR_INIT;
+	if (dtp_outputs_check(&args, 3, &err))
+		fail_msg("%s", err.message);
+	args.dump_stages = dump;
+	dtp_outputs_check(&args, 1, &err);
+	assert_message(&err, DTP_REFUSED, "nowhere", NULL);
+	args.dump_stages = clash;
+	dtp_outputs_check(&args, 2, &err);
+	assert_message(&err, DTP_REFUSED, "--output and --dump-stages would both write", "a_1.png", NULL);
+	/* A folder stands where one of the files would. */
+	args.dump_stages = NULL;
+	assert_int_equal(mkdir(clash, 0755), 0);
+	dtp_outputs_check(&args, 2, &err);
+	assert_message(&err, DTP_REFUSED, "a_1.png", NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(fit_counts_each_rank_at_its_peak),
+		cmocka_unit_test(fit_exactly_enough_is_enough),
+		cmocka_unit_test(fit_says_what_would_fit),
+		cmocka_unit_test(fit_suggests_a_smaller_picture),
+		cmocka_unit_test(fit_names_the_control_group),
+		cmocka_unit_test(output_names),
+		cmocka_unit_test(output_formats),
+		cmocka_unit_test(output_checks_every_file),
+	};
+	return cmocka_run_group_tests_name("fit", tests, NULL, NULL);
+}
