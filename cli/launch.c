@@ -69,6 +69,8 @@ static void emit(struct job *j, int rank, enum dtp_event_kind kind, const char *
 	const struct dtp_watched *w = &j->sup.ranks[rank];
 	struct dtp_event e = {kind, rank, w->phase, text, w->done, w->total};
 
+	if (j->ending && kind != DTP_EVENT_STDOUT && kind != DTP_EVENT_STDERR)
+		return; /* nothing that a rank does now is progress */
 	if (j->opts->on_event) {
 		j->opts->on_event(j->opts->arg, &e);
 	} else if (kind != DTP_EVENT_STAGE && kind != DTP_EVENT_PROGRESS) {
@@ -354,7 +356,7 @@ static void watch(struct job *j)
 		tick(j);
 		double now = now_s();
 		if (now - last > HELD_UP_S) {
-			dtp_supervisor_excuse(&j->sup, now - last);
+			dtp_supervisor_excuse(&j->sup, now - last, now);
 			j->ending_since += now - last;
 		}
 		last = now;

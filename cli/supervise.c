@@ -10,6 +10,8 @@
 
 /* How long a likely consequence (a peer was lost) waits for its cause to show up. */
 #define CAUSE_S 1.0
+/* A process that has not spoken yet may still be loading its libraries from a cold disk, whatever the timeout. */
+#define START_S 30.0
 
 bool dtp_supervisor_init(struct dtp_supervisor *s, int nranks, double timeout_s, double now)
 {
@@ -33,13 +35,18 @@ void dtp_supervisor_free(struct dtp_supervisor *s)
 	s->ranks = NULL;
 }
 
-void dtp_supervisor_excuse(struct dtp_supervisor *s, double seconds)
+static double later(double t, double seconds, double now)
+{
+	return t + seconds < now ? t + seconds : now;
+}
+
+void dtp_supervisor_excuse(struct dtp_supervisor *s, double seconds, double now)
 {
 	for (int r = 0; r < s->nranks; r++) {
-		s->ranks[r].moved += seconds;
-		s->ranks[r].heard += seconds;
+		s->ranks[r].moved = later(s->ranks[r].moved, seconds, now);
+		s->ranks[r].heard = later(s->ranks[r].heard, seconds, now);
 	}
-	s->failed_at += seconds;
+	s->failed_at = later(s->failed_at, seconds, now);
 }
 
 /* "'load transformer' (1.2 of 3.9 GB)" */
@@ -116,6 +123,7 @@ void dtp_supervisor_message(struct dtp_supervisor *s, int rank, const struct dtp
 	w->heard = now;
 	switch (m->type) {
 	case DTP_MSG_HELLO:
+		w->greeted = true;
 		w->moved = now;
 		snprintf(w->host, sizeof w->host, "%s", m->text[0].p);
 		break;
@@ -216,6 +224,15 @@ static void blame_silence(struct dtp_supervisor *s, int rank, double since, doub
 		blame(s, rank, false, now, what, "; --timeout sets how long a rank may take for one block or read");
 }
 
+static double patience(const struct dtp_supervisor *s, int rank)
+{
+	const struct dtp_watched *w = &s->ranks[rank];
+
+	if (w->greeted || s->timeout > START_S || (w->pid && dtp_process_is_stopped(w->pid)))
+		return s->timeout;
+	return START_S;
+}
+
 static void check_deadlines(struct dtp_supervisor *s, double now)
 {
 	const struct dtp_watched *w = s->ranks;
@@ -225,7 +242,7 @@ static void check_deadlines(struct dtp_supervisor *s, double now)
 
 	/* A silent process first, whatever it was doing: its reporting thread speaks as long as it can run. */
 	for (int r = 0; r < s->nranks; r++)
-		if (!w[r].ended && now - w[r].heard > s->timeout) {
+		if (!w[r].ended && now - w[r].heard > s->timeout && now - w[r].heard > patience(s, r)) {
 			blame_silence(s, r, w[r].heard, now);
 			return;
 		}
@@ -234,7 +251,7 @@ static void check_deadlines(struct dtp_supervisor *s, double now)
 		if (w[r].ended)
 			continue;
 		live++;
-		if (!w[r].waiting && now - w[r].moved > s->timeout) {
+		if (w[r].greeted && !w[r].waiting && now - w[r].moved > s->timeout) {
 			blame_silence(s, r, w[r].moved, now);
 			return;
 		}

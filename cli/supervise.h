@@ -15,6 +15,7 @@
 struct dtp_watched {
 	char host[64];
 	pid_t pid;             /* of a process of this host, else 0 */
+	bool greeted;          /* it has said hello */
 	enum dtp_phase phase;
 	char stage[128];
 	uint64_t beats, done, total;
@@ -45,7 +46,7 @@ void dtp_supervisor_closed(struct dtp_supervisor *s, int rank, double now);
 /* status: as waitpid gives it. */
 void dtp_supervisor_exited(struct dtp_supervisor *s, int rank, int status, double now);
 /* The watcher itself was held up for so long (stopped by a terminal, starved): nobody is blamed for that time. */
-void dtp_supervisor_excuse(struct dtp_supervisor *s, double seconds);
+void dtp_supervisor_excuse(struct dtp_supervisor *s, double seconds, double now);
 /* Checks the deadlines.  True: the job has failed, s->err says why, and stays so. */
 bool dtp_supervisor_verdict(struct dtp_supervisor *s, double now);
 /* The job is to end for a reason of its own (a signal to the launcher); an earlier verdict stands. */

@@ -191,6 +191,16 @@ static enum dtp_code be_long(struct self *s, struct dtp_err *err)
 	return dtp_fail(err, DTP_INTERRUPTED, "interrupted");
 }
 
+static enum dtp_code be_brief(struct self *s, struct dtp_err *err)
+{
+	leave_mark(s, "ready");
+	for (int i = 0; i < 20; i++) {
+		s->mon->beat(s->mon->arg);
+		usleep(100000);
+	}
+	return dtp_barrier(s->world, err);
+}
+
 static enum dtp_code be_deaf(struct self *s, struct dtp_err *err)
 {
 	leave_mark(s, "ready");
@@ -262,7 +272,7 @@ static const struct {
 	{"killed", be_killed}, {"crashed", be_crashed}, {"stopped", be_stopped}, {"stopped-waiting", be_stopped_waiting},
 	{"stuck", be_stuck},   {"crosswise", be_crosswise}, {"broken", be_broken}, {"refused", be_refused},
 	{"slow", be_slow},     {"idle", be_idle},       {"long", be_long},       {"deaf", be_deaf},
-	{"storing", be_storing}, {"asking", be_asking}, {"placed", be_placed},
+	{"brief", be_brief},   {"storing", be_storing}, {"asking", be_asking}, {"placed", be_placed},
 };
 
 /* argv: program, behaviour, folder, rank that misbehaves */
@@ -274,6 +284,8 @@ static int rank_main(char **argv)
 
 	s.rank = atoi(getenv("DIFFTP_RANK"));
 	leave_mark(&s, "started");
+	if (!strcmp(argv[1], "unborn") && s.rank == s.who)
+		exit(4);
 	code = dtp_worker_open(&s.w, &err);
 	if (code)
 		return code;
@@ -559,7 +571,7 @@ static void launch_exit_code_of_a_rank_is_reported(void **state)
 	(void)state;
 	for (int who = 0; who < 2; who++) {
 		struct outcome o = run("absent", 3, who, 0);
-		expect_failure(&o, who, 4);
+		expect_failure(&o, who, 8);
 		assert_message(&o.err, DTP_FAILED, "exited with code 3", NULL);
 	}
 }
@@ -568,8 +580,17 @@ static void launch_early_exit_of_a_rank_is_a_failure(void **state)
 {
 	(void)state;
 	struct outcome o = run("early", 2, 1, 0);
-	expect_failure(&o, 1, 4);
+	expect_failure(&o, 1, 8);
 	assert_message(&o.err, DTP_FAILED, "exited with code 0", NULL);
+}
+
+static void launch_rank_that_never_joins_ends_the_rendezvous(void **state)
+{
+	(void)state;
+	struct outcome o = run("unborn", 3, 1, 0);
+	assert_int_equal(o.code, DTP_FAILED);
+	assert_message(&o.err, DTP_FAILED, "rank 1 on ", "exited with code 4", "'start'", NULL);
+	assert_true(o.seconds < 8);
 }
 
 static void launch_killed_rank_is_named_with_its_signal(void **state)
@@ -577,7 +598,7 @@ static void launch_killed_rank_is_named_with_its_signal(void **state)
 	(void)state;
 	for (int who = 0; who < 2; who++) {
 		struct outcome o = run("killed", 3, who, 0);
-		expect_failure(&o, who, 4);
+		expect_failure(&o, who, 8);
 		assert_message(&o.err, DTP_FAILED, "SIGKILL", "out-of-memory killer", NULL);
 	}
 }
@@ -586,7 +607,7 @@ static void launch_crashed_rank_is_named_with_its_signal(void **state)
 {
 	(void)state;
 	struct outcome o = run("crashed", 2, 0, 0);
-	expect_failure(&o, 0, 4);
+	expect_failure(&o, 0, 8);
 	assert_message(&o.err, DTP_FAILED, "SIGABRT", NULL);
 }
 
@@ -595,7 +616,7 @@ static void launch_error_of_a_rank_wins_over_its_consequences(void **state)
 	(void)state;
 	for (int who = 0; who < 3; who += 2) {
 		struct outcome o = run("broken", 3, who, 0);
-		expect_failure(&o, who, 4);
+		expect_failure(&o, who, 8);
 		assert_message(&o.err, DTP_FAILED, ": the disk is on fire", NULL);
 	}
 }
@@ -604,7 +625,7 @@ static void launch_failure_wakes_a_wait_on_the_store(void **state)
 {
 	(void)state;
 	struct outcome o = run("asking", 2, 1, 0);
-	expect_failure(&o, 1, 2);
+	expect_failure(&o, 1, 8);
 	assert_message(&o.err, DTP_FAILED, ": the disk is on fire", NULL);
 }
 
@@ -620,7 +641,7 @@ static void launch_stopped_rank_is_found_and_ended(void **state)
 {
 	(void)state;
 	struct outcome o = run_of("stopped");
-	expect_failure(&o, 1, 6);
+	expect_failure(&o, 1, 8);
 	assert_message(&o.err, DTP_FAILED, "no progress", "SIGSTOP", NULL);
 }
 
@@ -628,7 +649,7 @@ static void launch_rank_stopped_in_a_wait_is_found(void **state)
 {
 	(void)state;
 	struct outcome o = run_of("stopped-waiting");
-	expect_failure(&o, 0, 6);
+	expect_failure(&o, 0, 8);
 	assert_message(&o.err, DTP_FAILED, "SIGSTOP", NULL);
 }
 
@@ -636,7 +657,7 @@ static void launch_stuck_rank_is_named_not_those_that_wait(void **state)
 {
 	(void)state;
 	struct outcome o = run_of("stuck");
-	expect_failure(&o, 2, 6);
+	expect_failure(&o, 2, 8);
 	assert_message(&o.err, DTP_FAILED, "no progress", "--timeout", NULL);
 }
 
@@ -644,7 +665,7 @@ static void launch_ranks_that_wait_for_each_other_are_found(void **state)
 {
 	(void)state;
 	struct outcome o = run_of("crosswise");
-	expect_failure(&o, 0, 6);
+	expect_failure(&o, 0, 8);
 	assert_message(&o.err, DTP_FAILED, "waited for the others", NULL);
 }
 
@@ -672,7 +693,7 @@ static pid_t launcher(const char *what, int n, bool ignore_int)
 		struct dtp_err err = DTP_ERR_INIT;
 		if (ignore_int)
 			signal(SIGINT, SIG_IGN);
-		enum dtp_code code = launch(what, n, -1, 0, &err);
+		enum dtp_code code = launch(what, n, -1, 1, &err);
 		_exit(code == DTP_INTERRUPTED && strcmp(err.message, "interrupted") ? 99 : (int)code);
 	}
 	for (int r = 0; r < n; r++)
@@ -698,7 +719,7 @@ static void launch_signals_end_the_run_with_130(void **state)
 	for (int i = 0; i < 3; i++) {
 		pid_t pid = launcher("long", 2, false);
 		kill(pid, signals[i]);
-		int status = ended_within(pid, 1);
+		int status = ended_within(pid, 5);
 		assert_true(WIFEXITED(status));
 		assert_int_equal(WEXITSTATUS(status), 130);
 		ranks_gone(2);
@@ -710,7 +731,7 @@ static void launch_interrupt_ends_ranks_that_do_not_listen(void **state)
 	(void)state;
 	pid_t pid = launcher("deaf", 2, false);
 	kill(pid, SIGINT);
-	int status = ended_within(pid, 3);
+	int status = ended_within(pid, 8);
 	assert_int_equal(WEXITSTATUS(status), 130);
 	ranks_gone(2);
 }
@@ -721,7 +742,7 @@ static void launch_interrupt_by_name_works_where_it_was_ignored(void **state)
 	(void)state;
 	pid_t pid = launcher("long", 2, true);
 	kill(pid, SIGINT);
-	int status = ended_within(pid, 1);
+	int status = ended_within(pid, 5);
 	assert_int_equal(WEXITSTATUS(status), 130);
 }
 
@@ -736,11 +757,23 @@ static void launch_death_of_the_launcher_ends_the_ranks(void **state)
 		for (int r = 0; r < 2; r++)
 			ranks[r] = marked(dir, "ready", r);
 		kill(pid, SIGKILL);
-		ended_within(pid, 1);
+		ended_within(pid, 5);
 		for (int r = 0; r < 2; r++)
-			ended_within(ranks[r], 1);
+			ended_within(ranks[r], 5);
 	}
 	prctl(PR_SET_CHILD_SUBREAPER, 0);
+}
+
+/* As a terminal does with Ctrl-Z: nobody is to blame for that time. */
+static void launch_pause_of_the_launcher_counts_for_nothing(void **state)
+{
+	(void)state;
+	pid_t pid = launcher("brief", 2, false); /* ends by itself */
+	kill(pid, SIGSTOP);
+	usleep(1500000); /* past the timeout of a second */
+	kill(pid, SIGCONT);
+	int status = ended_within(pid, 8);
+	assert_int_equal(WEXITSTATUS(status), DTP_OK);
 }
 
 /* One rank is told to end, the job is not. */
@@ -749,7 +782,7 @@ static void launch_sigterm_to_a_rank_is_a_failure(void **state)
 	(void)state;
 	pid_t pid = launcher("long", 2, false);
 	kill(marked(dir, "ready", 1), SIGTERM);
-	int status = ended_within(pid, 4);
+	int status = ended_within(pid, 8);
 	assert_int_equal(WEXITSTATUS(status), DTP_FAILED);
 	ranks_gone(2);
 }
@@ -767,6 +800,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(launch_eight_ranks_join_quickly),
 		cmocka_unit_test(launch_exit_code_of_a_rank_is_reported),
 		cmocka_unit_test(launch_early_exit_of_a_rank_is_a_failure),
+		cmocka_unit_test(launch_rank_that_never_joins_ends_the_rendezvous),
 		cmocka_unit_test(launch_killed_rank_is_named_with_its_signal),
 		cmocka_unit_test(launch_crashed_rank_is_named_with_its_signal),
 		cmocka_unit_test(launch_error_of_a_rank_wins_over_its_consequences),
@@ -781,6 +815,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(launch_interrupt_ends_ranks_that_do_not_listen),
 		cmocka_unit_test(launch_interrupt_by_name_works_where_it_was_ignored),
 		cmocka_unit_test(launch_death_of_the_launcher_ends_the_ranks),
+		cmocka_unit_test(launch_pause_of_the_launcher_counts_for_nothing),
 		cmocka_unit_test(launch_sigterm_to_a_rank_is_a_failure),
 	};
 
