@@ -27,6 +27,7 @@ struct dtp_ctx {
 	struct dtp_comm *tp;
 	struct dtp_arena scratch;
 	const struct dtp_monitor *mon;
+	const struct dtp_tree *tree;/* of the model that runs: how its columns are split */
 	struct dtp_dump *dump;      /* NULL unless stages are recorded */
 	bool timing;
 	struct dtp_opstat stat[DTP_NOPS];
@@ -43,7 +44,7 @@ struct dtp_tensor dtp_new(struct dtp_ctx *c, enum dtp_dtype t, int ndim, const i
 struct dtp_tensor dtp_new2(struct dtp_ctx *c, int64_t rows, int64_t cols);            /* compute dtype */
 struct dtp_tensor dtp_new3(struct dtp_ctx *c, int64_t a, int64_t b, int64_t cols);
 
-/* y = x W^T + b for tokens x [.., M, in] (in: the layer's own, or the replicated width where it cuts its input).
+/* y = x W^T + b for tokens x [M, in] (in: the layer's own, or the replicated width where it cuts its input).
  * Where the layer's input dimension is split the partial products are summed over the ranks in f32, then the bias is added.
  * _into writes to a given (strided) tensor. */
 struct dtp_tensor dtp_linear(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x);
@@ -55,6 +56,7 @@ struct dtp_tensor dtp_embed(struct dtp_ctx *c, const struct dtp_layer *l, const 
 struct dtp_tensor dtp_modulated_norm(struct dtp_ctx *c, struct dtp_tensor x, struct dtp_tensor shift, struct dtp_tensor scale,
 				     float eps);
 struct dtp_tensor dtp_rms_norm(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x, float eps);
+/* The rotation of S positions. */
 struct dtp_rope_table {
 	enum dtp_rope kind;
 	struct dtp_tensor cos, sin; /* [S, D/2] F32 */
@@ -71,12 +73,30 @@ struct dtp_tensor dtp_add(struct dtp_ctx *c, struct dtp_tensor a, struct dtp_ten
 void dtp_copy(struct dtp_ctx *c, struct dtp_tensor dst, struct dtp_tensor src);
 void dtp_euler(struct dtp_ctx *c, struct dtp_tensor latents, struct dtp_tensor noise, float dt);
 struct dtp_tensor dtp_conv(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x, int stride, int pad_tl, int pad_br);
+void dtp_conv_into(struct dtp_ctx *c, struct dtp_tensor out, const struct dtp_layer *l, struct dtp_tensor x, int stride,
+		   int pad_tl, int pad_br);
 struct dtp_tensor dtp_group_norm(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x, int groups, float eps,
 				 bool silu);
 struct dtp_tensor dtp_upsample2x(struct dtp_ctx *c, struct dtp_tensor x);
+/* Packed tokens [h*w, 4C] -> picture [2h, 2w, C], with the batch norm `bn` (running mean and variance) undone. */
+struct dtp_tensor dtp_unpatchify(struct dtp_ctx *c, const struct dtp_layer *bn, struct dtp_tensor tokens, int64_t h, int64_t w,
+				 float eps);
+/* A scratch tensor with values from the host. */
+struct dtp_tensor dtp_from_host(struct dtp_ctx *c, enum dtp_dtype t, int ndim, const int64_t *shape, const float *values);
+/* rgb [h, w, 3], host memory. */
+void dtp_quantise(struct dtp_ctx *c, uint8_t *rgb, struct dtp_tensor picture);
 
-/* Records a stage under a name when stages are recorded; shape is the one of the reference (batch and all).  `split`
- * (may be NULL) is the layer whose output columns x holds: they are gathered from all ranks, in the unsplit order. */
-void dtp_stage(struct dtp_ctx *c, struct dtp_tensor x, const struct dtp_layer *split, int ndim, const int64_t *shape,
-	       const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+/* ---- stages, recorded for --dump-stages under the names of the reference; no-ops when nothing is recorded.  All ranks
+ * call them, since columns that are split over the ranks are gathered into the unsplit order; rank 0 keeps the result. */
+enum dtp_columns { DTP_WHOLE, DTP_OUT_OF /* the columns are `l`'s output rows */, DTP_INTO /* `l`'s input columns */ };
+/* Tokens x [M, cols] -> [1, M, cols]; x [M, heads, dim] -> [1, M, heads, dim]. */
+void dtp_stage(struct dtp_ctx *c, struct dtp_tensor x, enum dtp_columns side, const struct dtp_layer *l, const char *fmt, ...)
+	__attribute__((format(printf, 5, 6)));
+/* Columns [from, from + n) of the output of `l`, as heads of dim: x [M, l->out] -> [1, M, n / dim, dim]. */
+void dtp_stage_heads(struct dtp_ctx *c, struct dtp_tensor x, const struct dtp_layer *l, int64_t from, int64_t n, int64_t dim,
+		     const char *name);
+/* x as it is. */
+void dtp_stage_plain(struct dtp_ctx *c, struct dtp_tensor x, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* A picture [h, w, C] -> [1, C, h, w]. */
+void dtp_stage_picture(struct dtp_ctx *c, struct dtp_tensor x, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 #endif

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ops.h"
+
+#include <string.h>
+#include <time.h>
+
+static double now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Every operation starts and ends here: nothing runs after a failure or a stop, each call is a heartbeat and is counted. */
+static bool begin(struct dtp_ctx *c, double *start)
+{
+	if (!dtp_ok(c))
+		return false;
+	if (c->mon->stopped(c->mon->arg)) {
+		dtp_fail(&c->err, DTP_INTERRUPTED, "stopped");
+		return false;
+	}
+	*start = c->timing ? now() : 0;
+	return true;
+}
+
+static void end(struct dtp_ctx *c, enum dtp_op op, double start, double flops, double bytes)
+{
+	struct dtp_opstat *s = &c->stat[op];
+	s->calls++;
+	s->flops += flops;
+	s->bytes += bytes;
+	if (c->timing)
+		s->seconds += now() - start;
+	c->mon->beat(c->mon->arg);
+}
+
+/* A bug in a model's code, not in its input: the shapes that meet here were all derived from one declaration. */
+static bool expect(struct dtp_ctx *c, bool condition, const char *op, struct dtp_tensor a, struct dtp_tensor b)
+{
+	if (condition)
+		return true;
+	dtp_fail(&c->err, DTP_FAILED, "internal error: %s of [%lld, %lld] with [%lld, %lld]", op, (long long)a.shape[0],
+		 (long long)a.shape[a.ndim - 1], (long long)b.shape[0], (long long)b.shape[b.ndim - 1]);
+	return false;
+}
+
+/* ---- scratch */
+
+struct dtp_tensor dtp_new(struct dtp_ctx *c, enum dtp_dtype t, int ndim, const int64_t *shape)
+{
+	struct dtp_tensor x = dtp_tensor_make(NULL, t, ndim, shape);
+	if (!dtp_ok(c))
+		return x;
+	uint64_t bytes = (uint64_t)dtp_numel(&x) * dtp_dtype_size(t);
+	x.data = dtp_arena_alloc(&c->scratch, bytes);
+	if (!x.data)
+		dtp_fail(&c->err, DTP_FAILED, "internal error: scratch of %llu bytes is too small for %llu more",
+			 (unsigned long long)c->scratch.size, (unsigned long long)bytes);
+	return x;
+}
+
+struct dtp_tensor dtp_new2(struct dtp_ctx *c, int64_t rows, int64_t cols)
+{
+	return dtp_new(c, c->be->compute, 2, (int64_t[]){rows, cols});
+}
+
+struct dtp_tensor dtp_new3(struct dtp_ctx *c, int64_t a, int64_t b, int64_t cols)
+{
+	return dtp_new(c, c->be->compute, 3, (int64_t[]){a, b, cols});
+}
+
+struct dtp_tensor dtp_from_host(struct dtp_ctx *c, enum dtp_dtype t, int ndim, const int64_t *shape, const float *values)
+{
+	struct dtp_tensor x = dtp_new(c, t, ndim, shape);
+	double start;
+	if (begin(c, &start)) {
+		c->be->ops->upload(c->be, x, values, DTP_F32, &c->err);
+		end(c, DTP_OP_COPY, start, 0, 0);
+	}
+	return x;
+}
+
+/* ---- linear layers and sums over ranks */
+
+static void reduce(struct dtp_ctx *c, struct dtp_tensor x)
+{
+	double start;
+	int64_t n = dtp_numel(&x);
+	if (!begin(c, &start))
+		return;
+	if (!c->be->dry)
+		dtp_all_reduce(c->tp, x.data, n, x.dtype, &c->err);
+	end(c, DTP_OP_REDUCE, start, 0, (double)n * (double)dtp_dtype_size(x.dtype));
+}
+
+static void add_bias(struct dtp_ctx *c, struct dtp_tensor x, const struct dtp_weight *bias)
+{
+	double start;
+	if (!bias || !begin(c, &start))
+		return;
+	c->be->ops->add_bias(c->be, x, bias, &c->err);
+	end(c, DTP_OP_POINTWISE, start, 0, 0);
+}
+
+/* The local product, with the bias where no sum follows. */
+static void product(struct dtp_ctx *c, struct dtp_tensor out, const struct dtp_layer *l, struct dtp_tensor x)
+{
+	double start;
+	if (l->split_input)
+		x = dtp_narrow(x, 1, l->in_begin, l->in);
+	if (!begin(c, &start) || !expect(c, x.shape[1] == l->in && out.shape[1] == l->out && out.shape[0] == x.shape[0],
+					 l->module->name, out, x))
+		return;
+	c->be->ops->linear(c->be, out, x, l->weight, l->reduce ? NULL : l->bias, &c->err);
+	end(c, DTP_OP_LINEAR, start, 2.0 * (double)x.shape[0] * (double)l->in * (double)l->out, 0);
+}
+
+struct dtp_tensor dtp_linear_sum(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x)
+{
+	struct dtp_tensor y = dtp_new(c, DTP_F32, 2, (int64_t[]){x.shape[0], l->out});
+	product(c, y, l, x);
+	if (l->reduce) {
+		reduce(c, y);
+		add_bias(c, y, l->bias);
+	}
+	return y;
+}
+
+void dtp_linear_into(struct dtp_ctx *c, struct dtp_tensor out, const struct dtp_layer *l, struct dtp_tensor x)
+{
+	if (!l->reduce) {
+		product(c, out, l, x);
+		return;
+	}
+	uint64_t mark = dtp_arena_mark(&c->scratch);
+	dtp_copy(c, out, dtp_linear_sum(c, l, x));
+	dtp_arena_release(&c->scratch, mark);
+}
+
+struct dtp_tensor dtp_linear(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x)
+{
+	struct dtp_tensor y = dtp_new2(c, x.shape[0], l->out);
+	dtp_linear_into(c, y, l, x);
+	return y;
+}
+
+struct dtp_tensor dtp_embed(struct dtp_ctx *c, const struct dtp_layer *l, const int32_t *ids, int64_t n)
+{
+	struct dtp_tensor y = dtp_new2(c, n, l->in);
+	double start;
+	if (begin(c, &start)) {
+		c->be->ops->embedding(c->be, y, ids, l->weight, l->out_begin, &c->err);
+		end(c, DTP_OP_COPY, start, 0, 0);
+	}
+	if (l->reduce)
+		reduce(c, y); /* one term is not zero, so that the sum is exact in any dtype */
+	return y;
+}
+
+/* ---- tokens */
+
+struct dtp_tensor dtp_modulated_norm(struct dtp_ctx *c, struct dtp_tensor x, struct dtp_tensor shift, struct dtp_tensor scale,
+				     float eps)
+{
+	struct dtp_tensor y = dtp_new2(c, x.shape[0], x.shape[1]);
+	double start;
+	if (begin(c, &start) && expect(c, shift.shape[0] == x.shape[1] && scale.shape[0] == x.shape[1], "norm", x, shift)) {
+		c->be->ops->modulated_norm(c->be, y, x, shift, scale, eps, &c->err);
+		end(c, DTP_OP_NORM, start, 0, 0);
+	}
+	return y;
+}
+
+struct dtp_tensor dtp_rms_norm(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x, float eps)
+{
+	struct dtp_tensor y = dtp_new2(c, x.shape[0], x.shape[1]);
+	double start;
+	if (begin(c, &start) && expect(c, l->out == x.shape[1], l->module->name, x, y)) {
+		c->be->ops->rms_norm(c->be, y, x, l->weight, eps, &c->err);
+		end(c, DTP_OP_NORM, start, 0, 0);
+	}
+	return y;
+}
+
+void dtp_qk_norm_rope(struct dtp_ctx *c, struct dtp_tensor x, const struct dtp_layer *norm, float eps,
+		      const struct dtp_rope_table *rope)
+{
+	double start;
+	if (!begin(c, &start) || !expect(c, rope->cos.shape[0] == x.shape[0] && 2 * rope->cos.shape[1] == x.shape[2], "rotary embedding",
+					 x, rope->cos))
+		return;
+	c->be->ops->qk_norm_rope(c->be, x, norm ? norm->weight : NULL, eps, rope->kind, rope->cos, rope->sin, &c->err);
+	end(c, DTP_OP_NORM, start, 0, 0);
+}
+
+void dtp_attend(struct dtp_ctx *c, struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k, struct dtp_tensor v,
+		const struct dtp_attention *a)
+{
+	double start;
+	if (!begin(c, &start) || !expect(c, q.shape[2] == k.shape[2] && k.shape[0] == v.shape[0] && k.shape[1] == v.shape[1] &&
+					     out.shape[0] == q.shape[0] && out.shape[1] == q.shape[1], "attention", q, k))
+		return;
+	c->be->ops->attention(c->be, out, q, k, v, a, &c->err);
+	double pairs = (double)q.shape[0] * (double)k.shape[0] * (a->causal ? 0.5 : 1);
+	end(c, DTP_OP_ATTENTION, start, 4 * pairs * (double)q.shape[1] * (double)q.shape[2], 0);
+}
+
+void dtp_swiglu(struct dtp_ctx *c, struct dtp_tensor out, struct dtp_tensor gate, struct dtp_tensor up)
+{
+	double start;
+	if (!begin(c, &start) || !expect(c, gate.shape[1] == up.shape[1] && out.shape[1] == up.shape[1], "swiglu", gate, up))
+		return;
+	c->be->ops->swiglu(c->be, out, gate, up, &c->err);
+	end(c, DTP_OP_POINTWISE, start, 0, 0);
+}
+
+void dtp_residual(struct dtp_ctx *c, struct dtp_tensor x, struct dtp_tensor gate, struct dtp_tensor y)
+{
+	double start;
+	if (!begin(c, &start) || !expect(c, x.shape[0] == y.shape[0] && x.shape[1] == y.shape[1], "residual", x, y))
+		return;
+	c->be->ops->gated_residual(c->be, x, gate, y, &c->err);
+	end(c, DTP_OP_POINTWISE, start, 0, 0);
+}
+
+struct dtp_tensor dtp_silu(struct dtp_ctx *c, struct dtp_tensor x)
+{
+	struct dtp_tensor y = dtp_new(c, x.dtype, x.ndim, x.shape);
+	double start;
+	if (begin(c, &start)) {
+		c->be->ops->silu(c->be, y, x, &c->err);
+		end(c, DTP_OP_POINTWISE, start, 0, 0);
+	}
+	return y;
+}
+
+struct dtp_tensor dtp_add(struct dtp_ctx *c, struct dtp_tensor a, struct dtp_tensor b)
+{
+	struct dtp_tensor y = dtp_new(c, a.dtype, a.ndim, a.shape);
+	double start;
+	if (begin(c, &start) && expect(c, dtp_numel(&a) == dtp_numel(&b), "sum", a, b)) {
+		c->be->ops->add(c->be, y, a, b, &c->err);
+		end(c, DTP_OP_POINTWISE, start, 0, 0);
+	}
+	return y;
+}
+
+void dtp_copy(struct dtp_ctx *c, struct dtp_tensor dst, struct dtp_tensor src)
+{
+	double start;
+	if (!begin(c, &start) || !expect(c, dtp_numel(&dst) == dtp_numel(&src), "copy", dst, src))
+		return;
+	c->be->ops->copy(c->be, dst, src, &c->err);
+	end(c, DTP_OP_COPY, start, 0, 0);
+}
+
+void dtp_euler(struct dtp_ctx *c, struct dtp_tensor latents, struct dtp_tensor noise, float dt)
+{
+	double start;
+	if (!begin(c, &start) || !expect(c, dtp_numel(&latents) == dtp_numel(&noise), "step", latents, noise))
+		return;
+	c->be->ops->euler_step(c->be, latents, noise, dt, &c->err);
+	end(c, DTP_OP_POINTWISE, start, 0, 0);
+}
+
+/* ---- pictures */
+
+void dtp_conv_into(struct dtp_ctx *c, struct dtp_tensor out, const struct dtp_layer *l, struct dtp_tensor x, int stride,
+		   int pad_tl, int pad_br)
+{
+	const int64_t *k = l->module->shape; /* [out, in, kh, kw] */
+	double start;
+	if (!begin(c, &start) || !expect(c, x.shape[2] == k[1] && out.shape[2] == k[0] &&
+					     out.shape[0] == (x.shape[0] + pad_tl + pad_br - k[2]) / stride + 1 &&
+					     out.shape[1] == (x.shape[1] + pad_tl + pad_br - k[3]) / stride + 1,
+					 l->module->name, x, out))
+		return;
+	c->be->ops->conv2d(c->be, out, x, l->weight, l->bias, stride, pad_tl, pad_br, &c->err);
+	end(c, DTP_OP_CONV, start, 2.0 * (double)dtp_numel(&out) * (double)(k[1] * k[2] * k[3]), 0);
+}
+
+struct dtp_tensor dtp_conv(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x, int stride, int pad_tl, int pad_br)
+{
+	const int64_t *k = l->module->shape;
+	struct dtp_tensor y = dtp_new3(c, (x.shape[0] + pad_tl + pad_br - k[2]) / stride + 1,
+				       (x.shape[1] + pad_tl + pad_br - k[3]) / stride + 1, k[0]);
+	dtp_conv_into(c, y, l, x, stride, pad_tl, pad_br);
+	return y;
+}
+
+struct dtp_tensor dtp_group_norm(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x, int groups, float eps,
+				 bool silu)
+{
+	struct dtp_tensor y = dtp_new3(c, x.shape[0], x.shape[1], x.shape[2]);
+	double start;
+	if (begin(c, &start) && expect(c, l->out == x.shape[2], l->module->name, x, y)) {
+		c->be->ops->group_norm(c->be, y, x, l->weight, l->bias, groups, eps, silu, &c->err);
+		end(c, DTP_OP_NORM, start, 0, 0);
+	}
+	return y;
+}
+
+struct dtp_tensor dtp_upsample2x(struct dtp_ctx *c, struct dtp_tensor x)
+{
+	struct dtp_tensor y = dtp_new3(c, 2 * x.shape[0], 2 * x.shape[1], x.shape[2]);
+	double start;
+	if (begin(c, &start)) {
+		c->be->ops->upsample2x(c->be, y, x, &c->err);
+		end(c, DTP_OP_COPY, start, 0, 0);
+	}
+	return y;
+}
+
+struct dtp_tensor dtp_unpatchify(struct dtp_ctx *c, const struct dtp_layer *bn, struct dtp_tensor tokens, int64_t h, int64_t w,
+				 float eps)
+{
+	struct dtp_tensor y = dtp_new3(c, 2 * h, 2 * w, tokens.shape[1] / 4);
+	double start;
+	if (begin(c, &start) && expect(c, tokens.shape[0] == h * w && bn->out == tokens.shape[1], bn->module->name, tokens, y)) {
+		c->be->ops->unpatchify(c->be, y, tokens, bn->weight, bn->bias, eps, &c->err);
+		end(c, DTP_OP_COPY, start, 0, 0);
+	}
+	return y;
+}
+
+void dtp_quantise(struct dtp_ctx *c, uint8_t *rgb, struct dtp_tensor picture)
+{
+	double start;
+	if (!begin(c, &start))
+		return;
+	c->be->ops->quantise(c->be, rgb, picture, &c->err);
+	end(c, DTP_OP_COPY, start, 0, 0);
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening a pipeline folder and checking all of it before any weight is read. */
+#include "json.h"
+#include "pipeline_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const struct dtp_family families[] = {
+	{"Flux2KleinPipeline", "flux2", false},
+};
+#define NFAMILIES (int)(sizeof families / sizeof *families)
+
+#define MAX_SIDE 16384
+#define MAX_TOKENS 32768 /* of a prompt */
+
+static enum dtp_code check_folder(const char *model, struct dtp_err *err)
+{
+	char path[4096];
+	struct stat st;
+
+	if (stat(model, &st))
+		return dtp_fail(err, DTP_REFUSED, "model folder '%s' does not exist", model);
+	if (!S_ISDIR(st.st_mode))
+		return dtp_fail(err, DTP_REFUSED, "'%s' is no folder; --model takes a pipeline folder in the diffusers layout", model);
+	snprintf(path, sizeof path, "%s/model_index.json", model);
+	if (stat(path, &st))
+		return dtp_fail(err, DTP_REFUSED,
+				"'%s' has no model_index.json: a pipeline folder in the diffusers layout is needed (model_index.json, "
+				"transformer/, text_encoder/, tokenizer/, vae/, scheduler/)", model);
+	return DTP_OK;
+}
+
+static enum dtp_code read_index(struct dtp_pipeline *p, struct dtp_err *err)
+{
+	struct dtp_json doc;
+	const char *name;
+	char path[4096], known[256] = "";
+
+	snprintf(path, sizeof path, "%s/model_index.json", p->model);
+	if (dtp_json_load(path, 0, &doc, err))
+		return err->code;
+	enum dtp_code rc = dtp_json_string(&doc, NULL, "_class_name", &name, err);
+	for (int i = 0; !rc && i < NFAMILIES; i++) {
+		if (!strcmp(families[i].class_name, name))
+			p->family = &families[i];
+		snprintf(known + strlen(known), sizeof known - strlen(known), "%s'%s'", i ? ", " : "", families[i].class_name);
+	}
+	if (!rc && !p->family)
+		rc = dtp_fail(err, DTP_REFUSED, "%s: pipeline class '%s' is not supported; supported: %s", path, name, known);
+	if (!rc)
+		rc = dtp_json_bool_or(&doc, NULL, "is_distilled", &p->distilled, err);
+	dtp_json_free(&doc);
+	return rc;
+}
+
+static enum dtp_code open_models(struct dtp_pipeline *p, struct dtp_err *err)
+{
+	char dir[4096];
+#define DIR(name) (snprintf(dir, sizeof dir, "%s/%s", p->model, name), dir)
+	if (dtp_scheduler_load(DIR("scheduler"), &p->scheduler, err) ||
+	    dtp_transformer_open(DIR("transformer"), &p->transformer, err) ||
+	    dtp_text_open(DIR("text_encoder"), &p->text, err) || dtp_vae_open(DIR("vae"), false, &p->vae, err))
+		return err->code;
+#undef DIR
+	p->component[DTP_TEXT] = (struct dtp_component){"text_encoder", "model", &p->text.tree, .degree = p->tp_degree};
+	p->component[DTP_TRANSFORMER] = (struct dtp_component){"transformer", "diffusion_pytorch_model", &p->transformer.tree,
+							       .degree = p->tp_degree};
+	p->component[DTP_VAE] = (struct dtp_component){"vae", "diffusion_pytorch_model", &p->vae.tree, .degree = 1};
+	if (dtp_text_width(&p->text) != p->transformer.config.joint_dim)
+		return dtp_fail(err, DTP_REFUSED,
+				"'%s': the text encoder gives embeddings of width %lld (3 x %lld), the transformer's joint_attention_dim is %lld",
+				p->model, (long long)dtp_text_width(&p->text), (long long)p->text.config.hidden,
+				(long long)p->transformer.config.joint_dim);
+	if (4 * p->vae.config.latent_channels != p->transformer.config.in_channels ||
+	    p->transformer.config.out_channels != p->transformer.config.in_channels)
+		return dtp_fail(err, DTP_REFUSED,
+				"'%s': the VAE has %lld latent channels (packed: %lld), the transformer takes %lld and gives %lld",
+				p->model, (long long)p->vae.config.latent_channels, (long long)(4 * p->vae.config.latent_channels),
+				(long long)p->transformer.config.in_channels, (long long)p->transformer.config.out_channels);
+	return DTP_OK;
+}
+
+static enum dtp_code apply_plans(struct dtp_pipeline *p, const char *file, struct dtp_err *err)
+{
+	if (file ? dtp_plan_load(file, &p->plan, err) : dtp_plan_builtin(p->family->plan, &p->plan, err))
+		return err->code;
+	if (dtp_plan_builtin(p->text.family->plan, &p->text_plan, err))
+		return err->code;
+	if (dtp_plan_apply(&p->plan, &p->transformer.tree, p->tp_degree, err))
+		return err->code;
+	return dtp_plan_apply(&p->text_plan, &p->text.tree, p->tp_degree, err);
+}
+
+static enum dtp_code check_weights(struct dtp_pipeline *p, struct dtp_err *err)
+{
+	char dir[4096];
+
+	for (int i = 0; i < DTP_COMPONENTS; i++) {
+		struct dtp_component *c = &p->component[i];
+		snprintf(dir, sizeof dir, "%s/%s", p->model, c->name);
+		if (dtp_st_open(dir, c->base, &c->st, err) || dtp_weights_check(c->tree, &c->st, "", p->mon, err))
+			return err->code;
+	}
+	return DTP_OK;
+}
+
+static enum dtp_code open_tokenizer(struct dtp_pipeline *p, struct dtp_err *err)
+{
+	char dir[4096];
+
+	snprintf(dir, sizeof dir, "%s/tokenizer", p->model);
+	if (dtp_tokenizer_open(dir, &p->tokenizer, err))
+		return err->code;
+	if ((int64_t)dtp_tokenizer_vocab(p->tokenizer) > p->text.config.vocab)
+		return dtp_fail(err, DTP_REFUSED, "'%s': the tokenizer has ids up to %zu, the text encoder's vocabulary %lld rows",
+				p->model, dtp_tokenizer_vocab(p->tokenizer) - 1, (long long)p->text.config.vocab);
+	return DTP_OK;
+}
+
+enum dtp_code dtp_pipeline_open(const struct dtp_options *o, const struct dtp_monitor *mon, struct dtp_pipeline **out,
+				struct dtp_err *err)
+{
+	struct dtp_pipeline *p = calloc(1, sizeof *p);
+
+	*out = NULL;
+	if (!p || !(p->model = strdup(o->model))) {
+		free(p);
+		return dtp_fail(err, DTP_FAILED, "out of memory");
+	}
+	p->tp_degree = o->tp_degree;
+	p->compute = o->compute;
+	p->keep_text_encoder = o->keep_text_encoder;
+	p->mon = mon;
+	if (check_folder(p->model, err) || read_index(p, err) || open_models(p, err) || apply_plans(p, o->tp_plan, err) ||
+	    check_weights(p, err) || open_tokenizer(p, err)) {
+		dtp_pipeline_close(p);
+		return err->code;
+	}
+	*out = p;
+	return DTP_OK;
+}
+
+void dtp_pipeline_close(struct dtp_pipeline *p)
+{
+	if (!p)
+		return;
+	for (int i = 0; i < DTP_COMPONENTS; i++)
+		dtp_st_close(&p->component[i].st);
+	dtp_plan_free(&p->plan);
+	dtp_plan_free(&p->text_plan);
+	dtp_tokenizer_free(p->tokenizer);
+	dtp_vae_close(&p->vae);
+	dtp_text_close(&p->text);
+	dtp_transformer_close(&p->transformer);
+	free(p->model);
+	free(p);
+}
+
+static enum dtp_code check_side(const struct dtp_pipeline *p, const char *name, int64_t n, struct dtp_err *err)
+{
+	int64_t unit = dtp_token_pixels(p), below = n / unit * unit;
+
+	if (n < unit || n > MAX_SIDE)
+		return dtp_fail(err, DTP_REFUSED, "%s %lld is out of range: %lld to %d", name, (long long)n, (long long)unit, MAX_SIDE);
+	if (n % unit)
+		return dtp_fail(err, DTP_REFUSED, "%s %lld is not a multiple of %lld; the nearest that are: %lld and %lld", name,
+				(long long)n, (long long)unit, (long long)below, (long long)(below + unit));
+	return DTP_OK;
+}
+
+enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_request *r, struct dtp_err *err)
+{
+	struct dtp_prompt prompt;
+
+	if (!r->height)
+		r->height = 1024;
+	if (!r->width)
+		r->width = 1024;
+	if (!r->steps)
+		r->steps = p->distilled ? 4 : 50;
+	if (r->guidance_scale < 0)
+		r->guidance_scale = 4.0;
+	if (!r->num_images)
+		r->num_images = 1;
+	if (!r->max_sequence_length)
+		r->max_sequence_length = 512;
+	if (check_side(p, "height", r->height, err) || check_side(p, "width", r->width, err))
+		return err->code;
+	if (r->steps < 1 || r->steps > DTP_MAX_STEPS)
+		return dtp_fail(err, DTP_REFUSED, "steps %d is out of range: 1 to %d", r->steps, DTP_MAX_STEPS);
+	if (r->num_images < 1 || r->num_images > 100000)
+		return dtp_fail(err, DTP_REFUSED, "number of images %d is out of range: 1 to 100000", r->num_images);
+	if (r->max_sequence_length < 1 || r->max_sequence_length > MAX_TOKENS)
+		return dtp_fail(err, DTP_REFUSED, "max sequence length %lld is out of range: 1 to %d",
+				(long long)r->max_sequence_length, MAX_TOKENS);
+	if (!p->distilled && r->guidance_scale > 1)
+		return dtp_fail(err, DTP_REFUSED,
+				"'%s' is not distilled and guidance scale %g needs classifier-free guidance, which is not supported; "
+				"--guidance-scale 1 runs without it", p->model, r->guidance_scale);
+	if (dtp_prompt_make(p->tokenizer, p->text.family->chat, NULL, r->prompt, r->max_sequence_length, &prompt, err))
+		return err->code;
+	dtp_prompt_free(&prompt);
+	return DTP_OK;
+}
+
+const char *dtp_pipeline_class(const struct dtp_pipeline *p)
+{
+	return p->family->class_name;
+}
+
+bool dtp_pipeline_guided(const struct dtp_pipeline *p)
+{
+	return !p->distilled;
+}
+
+const char *dtp_pipeline_plan(const struct dtp_pipeline *p)
+{
+	return p->plan.source;
+}
+
+int dtp_pipeline_reports(const struct dtp_pipeline *p, const struct dtp_phase_report **out)
+{
+	*out = p->report;
+	return p->nreports;
+}

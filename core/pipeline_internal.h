@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What pipeline.c (opening, checking) and generate.c (running) share. */
+#ifndef DTP_PIPELINE_INTERNAL_H
+#define DTP_PIPELINE_INTERNAL_H
+
+#include "dump.h"
+#include "pipeline.h"
+#include "plan.h"
+#include "safetensors.h"
+#include "scheduler.h"
+#include "text_encoder.h"
+#include "transformer.h"
+#include "vae.h"
+#include "weights.h"
+
+/* One row per pipeline class. */
+struct dtp_family {
+	const char *class_name;
+	const char *plan;           /* built-in plan of the transformer */
+	bool packed_latents;        /* output_type="latent" returns packed tokens, not the un-patchified picture */
+};
+
+enum { DTP_TEXT, DTP_TRANSFORMER, DTP_VAE, DTP_COMPONENTS };
+
+/* A part of the pipeline that has weights. */
+struct dtp_component {
+	const char *name;           /* folder in the pipeline's folder */
+	const char *base;           /* of its weight files */
+	struct dtp_tree *tree;
+	struct dtp_st st;
+	int degree;                 /* ranks that its weights are split over */
+	bool loaded;
+	struct dtp_load_stats stats;
+};
+
+#define DTP_MAX_REPORTS 16
+
+struct dtp_pipeline {
+	char *model;
+	int tp_degree;
+	enum dtp_dtype compute;
+	bool keep_text_encoder;
+	const struct dtp_monitor *mon;
+	const struct dtp_family *family;
+	bool distilled;
+	struct dtp_text_encoder text;
+	struct dtp_transformer transformer;
+	struct dtp_vae vae;
+	struct dtp_scheduler scheduler;
+	struct dtp_tokenizer *tokenizer;
+	struct dtp_plan plan, text_plan;
+	struct dtp_component component[DTP_COMPONENTS];
+	struct dtp_phase_report report[DTP_MAX_REPORTS];
+	int nreports;
+};
+
+/* Pixels per packed token: 16 for FLUX.2. */
+static inline int64_t dtp_token_pixels(const struct dtp_pipeline *p)
+{
+	return 2 * dtp_vae_scale(&p->vae);
+}
+
+#endif

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "vae.h"
+#include "json.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define NORM_EPS 1e-6f /* of every group norm of the reference's VAE; no configuration holds it */
+
+/* ---- decoder */
+
+/* x [h, w, C] as tokens [h*w, C]. */
+static struct dtp_tensor pixels(struct dtp_tensor x)
+{
+	return dtp_tensor_make(x.data, x.dtype, 2, (int64_t[]){x.shape[0] * x.shape[1], x.shape[2]});
+}
+
+/* x + conv2(silu(norm2(conv1(silu(norm1(x)))))), in place unless the number of channels changes. */
+static struct dtp_tensor resnet(struct dtp_ctx *c, const struct dtp_vae *v, const struct dtp_vae_resnet *r, struct dtp_tensor x)
+{
+	int groups = (int)v->config.groups;
+	struct dtp_tensor base = r->has_shortcut ? dtp_conv(c, &r->shortcut, x, 1, 0, 0) : x;
+	uint64_t mark = dtp_arena_mark(&c->scratch);
+	struct dtp_tensor h = dtp_new3(c, x.shape[0], x.shape[1], base.shape[2]);
+
+	uint64_t inner = dtp_arena_mark(&c->scratch);
+	dtp_conv_into(c, h, &r->conv1, dtp_group_norm(c, &r->norm1, x, groups, NORM_EPS, true), 1, 1, 1);
+	dtp_arena_release(&c->scratch, inner);
+	struct dtp_tensor n = dtp_group_norm(c, &r->norm2, h, groups, NORM_EPS, true);
+	dtp_conv_into(c, h, &r->conv2, n, 1, 1, 1);
+	dtp_residual(c, pixels(base), (struct dtp_tensor){0}, pixels(h));
+	dtp_arena_release(&c->scratch, mark);
+	return base;
+}
+
+static void attention(struct dtp_ctx *c, const struct dtp_vae *v, const struct dtp_vae_attention *a, struct dtp_tensor x)
+{
+	int64_t C = x.shape[2], S = x.shape[0] * x.shape[1];
+	uint64_t mark = dtp_arena_mark(&c->scratch);
+	struct dtp_tensor n = pixels(dtp_group_norm(c, &a->norm, x, (int)v->config.groups, NORM_EPS, false));
+	struct dtp_tensor q = dtp_linear(c, &a->q, n), k = dtp_linear(c, &a->k, n), u = dtp_linear(c, &a->v, n);
+	struct dtp_tensor o = dtp_new2(c, S, C);
+	struct dtp_attention one_head = {.scale = 1.0f / sqrtf((float)C), .key_end = S, .group = 1};
+
+	dtp_attend(c, dtp_split_last(o, 1, C), dtp_split_last(q, 1, C), dtp_split_last(k, 1, C), dtp_split_last(u, 1, C),
+		   &one_head);
+	dtp_residual(c, pixels(x), (struct dtp_tensor){0}, dtp_linear_sum(c, &a->out, o));
+	dtp_arena_release(&c->scratch, mark);
+}
+
+static struct dtp_tensor mid_block(struct dtp_ctx *c, const struct dtp_vae *v, const struct dtp_vae_half *d, struct dtp_tensor x)
+{
+	x = resnet(c, v, &d->mid[0], x);
+	if (v->config.mid_attention)
+		attention(c, v, &d->attention, x);
+	return resnet(c, v, &d->mid[1], x);
+}
+
+static struct dtp_tensor up_block(struct dtp_ctx *c, const struct dtp_vae *v, int level, struct dtp_tensor x)
+{
+	const struct dtp_vae_half *d = &v->decoder;
+
+	for (int i = 0; i <= v->config.layers_per_block; i++)
+		x = resnet(c, v, &d->resnet[level][i], x);
+	if (level + 1 == v->config.levels)
+		return x;
+	struct dtp_tensor out = dtp_new3(c, 2 * x.shape[0], 2 * x.shape[1], x.shape[2]);
+	uint64_t mark = dtp_arena_mark(&c->scratch);
+	dtp_conv_into(c, out, &d->sampler[level], dtp_upsample2x(c, x), 1, 1, 1);
+	dtp_arena_release(&c->scratch, mark);
+	return out;
+}
+
+struct dtp_tensor dtp_vae_unpack(struct dtp_ctx *c, const struct dtp_vae *v, struct dtp_tensor tokens, int64_t h, int64_t w)
+{
+	return dtp_unpatchify(c, &v->bn, tokens, h, w, (float)v->config.bn_eps);
+}
+
+struct dtp_tensor dtp_vae_decode(struct dtp_ctx *c, const struct dtp_vae *v, struct dtp_tensor latents)
+{
+	const struct dtp_vae_config *cfg = &v->config;
+	const struct dtp_vae_half *d = &v->decoder;
+	int64_t scale = dtp_vae_scale(v);
+
+	c->tree = &v->tree;
+	struct dtp_tensor picture = dtp_new3(c, scale * latents.shape[0], scale * latents.shape[1], cfg->out_channels);
+	uint64_t mark = dtp_arena_mark(&c->scratch);
+	struct dtp_tensor x = latents;
+	if (cfg->post_quant_conv) {
+		x = dtp_conv(c, &v->post_quant, x, 1, 0, 0);
+		dtp_stage_picture(c, x, "vae.post_quant_conv");
+	}
+	x = dtp_conv(c, &d->conv_in, x, 1, 1, 1);
+	dtp_stage_picture(c, x, "vae.conv_in");
+	x = mid_block(c, v, d, x);
+	dtp_stage_picture(c, x, "vae.mid");
+	for (int i = 0; i < cfg->levels; i++) {
+		x = up_block(c, v, i, x);
+		dtp_stage_picture(c, x, "vae.up.%d", i);
+	}
+	if (c->dump) { /* the reference records the norm before its activation */
+		uint64_t extra = dtp_arena_mark(&c->scratch);
+		dtp_stage_picture(c, dtp_group_norm(c, &d->conv_norm_out, x, (int)cfg->groups, NORM_EPS, false), "vae.conv_norm_out");
+		dtp_arena_release(&c->scratch, extra);
+	}
+	x = dtp_group_norm(c, &d->conv_norm_out, x, (int)cfg->groups, NORM_EPS, true);
+	dtp_conv_into(c, picture, &d->conv_out, x, 1, 1, 1);
+	dtp_stage_picture(c, picture, "vae.image");
+	dtp_arena_release(&c->scratch, mark);
+	return picture;
+}
+
+/* ---- declaration */
+
+static void declare_resnet(struct dtp_tree *t, struct dtp_vae_resnet *r, int64_t in, int64_t out, const char *name)
+{
+	dtp_tree_norm(t, &r->norm1, in, true, "%s.norm1", name);
+	dtp_tree_conv(t, &r->conv1, out, in, 3, true, "%s.conv1", name);
+	dtp_tree_norm(t, &r->norm2, out, true, "%s.norm2", name);
+	dtp_tree_conv(t, &r->conv2, out, out, 3, true, "%s.conv2", name);
+	r->has_shortcut = in != out;
+	if (r->has_shortcut)
+		dtp_tree_conv(t, &r->shortcut, out, in, 1, true, "%s.conv_shortcut", name);
+}
+
+static void declare_mid(struct dtp_vae *v, struct dtp_vae_half *d, int64_t C, const char *half)
+{
+	struct dtp_tree *t = &v->tree;
+	char name[128];
+
+	for (int i = 0; i < 2; i++) {
+		snprintf(name, sizeof name, "%s.mid_block.resnets.%d", half, i);
+		declare_resnet(t, &d->mid[i], C, C, name);
+	}
+	if (!v->config.mid_attention)
+		return;
+	dtp_tree_norm(t, &d->attention.norm, C, true, "%s.mid_block.attentions.0.group_norm", half);
+	dtp_tree_linear(t, &d->attention.q, C, C, true, "%s.mid_block.attentions.0.to_q", half);
+	dtp_tree_linear(t, &d->attention.k, C, C, true, "%s.mid_block.attentions.0.to_k", half);
+	dtp_tree_linear(t, &d->attention.v, C, C, true, "%s.mid_block.attentions.0.to_v", half);
+	dtp_tree_linear(t, &d->attention.out, C, C, true, "%s.mid_block.attentions.0.to_out.0", half);
+}
+
+static void declare_encoder(struct dtp_vae *v)
+{
+	const struct dtp_vae_config *cfg = &v->config;
+	struct dtp_vae_half *e = &v->encoder;
+	struct dtp_tree *t = &v->tree;
+	int64_t in = cfg->encoder_channels[0], last = cfg->encoder_channels[cfg->levels - 1];
+	char name[128];
+
+	dtp_tree_conv(t, &e->conv_in, in, cfg->in_channels, 3, true, "encoder.conv_in");
+	for (int l = 0; l < cfg->levels; l++) {
+		int64_t out = cfg->encoder_channels[l];
+		for (int i = 0; i < cfg->layers_per_block; i++) {
+			snprintf(name, sizeof name, "encoder.down_blocks.%d.resnets.%d", l, i);
+			declare_resnet(t, &e->resnet[l][i], i ? out : in, out, name);
+		}
+		if (l + 1 < cfg->levels)
+			dtp_tree_conv(t, &e->sampler[l], out, out, 3, true, "encoder.down_blocks.%d.downsamplers.0.conv", l);
+		in = out;
+	}
+	declare_mid(v, e, last, "encoder");
+	dtp_tree_norm(t, &e->conv_norm_out, last, true, "encoder.conv_norm_out");
+	dtp_tree_conv(t, &e->conv_out, 2 * cfg->latent_channels, last, 3, true, "encoder.conv_out");
+	if (cfg->quant_conv)
+		dtp_tree_conv(t, &v->quant, 2 * cfg->latent_channels, 2 * cfg->latent_channels, 1, true, "quant_conv");
+}
+
+static void declare_decoder(struct dtp_vae *v)
+{
+	const struct dtp_vae_config *cfg = &v->config;
+	struct dtp_vae_half *d = &v->decoder;
+	struct dtp_tree *t = &v->tree;
+	int64_t in = cfg->decoder_channels[cfg->levels - 1]; /* up_blocks.0 is the deepest */
+	char name[128];
+
+	if (cfg->post_quant_conv)
+		dtp_tree_conv(t, &v->post_quant, cfg->latent_channels, cfg->latent_channels, 1, true, "post_quant_conv");
+	dtp_tree_conv(t, &d->conv_in, in, cfg->latent_channels, 3, true, "decoder.conv_in");
+	declare_mid(v, d, in, "decoder");
+	for (int l = 0; l < cfg->levels; l++) {
+		int64_t out = cfg->decoder_channels[cfg->levels - 1 - l];
+		for (int i = 0; i <= cfg->layers_per_block; i++) {
+			snprintf(name, sizeof name, "decoder.up_blocks.%d.resnets.%d", l, i);
+			declare_resnet(t, &d->resnet[l][i], i ? out : in, out, name);
+		}
+		if (l + 1 < cfg->levels)
+			dtp_tree_conv(t, &d->sampler[l], out, out, 3, true, "decoder.up_blocks.%d.upsamplers.0.conv", l);
+		in = out;
+	}
+	dtp_tree_norm(t, &d->conv_norm_out, in, true, "decoder.conv_norm_out");
+	dtp_tree_conv(t, &d->conv_out, cfg->out_channels, in, 3, true, "decoder.conv_out");
+}
+
+/* ---- config.json */
+
+static enum dtp_code read_channels(const struct dtp_json *doc, struct dtp_vae_config *cfg, struct dtp_err *err)
+{
+	int n;
+
+	if (dtp_json_ints(doc, NULL, "block_out_channels", 1, 1 << 16, cfg->encoder_channels, DTP_VAE_MAX_LEVELS, &cfg->levels, err))
+		return err->code;
+	memcpy(cfg->decoder_channels, cfg->encoder_channels, sizeof cfg->decoder_channels);
+	const cJSON *own = cJSON_GetObjectItemCaseSensitive(doc->root, "decoder_block_out_channels");
+	if (own && !cJSON_IsNull(own)) {
+		if (dtp_json_ints(doc, NULL, "decoder_block_out_channels", 1, 1 << 16, cfg->decoder_channels, DTP_VAE_MAX_LEVELS, &n, err))
+			return err->code;
+		if (n != cfg->levels)
+			return dtp_fail(err, DTP_REFUSED, "%s: 'decoder_block_out_channels' has %d levels, 'block_out_channels' %d",
+					doc->path, n, cfg->levels);
+	}
+	for (int i = 0; i < cfg->levels; i++)
+		if (cfg->encoder_channels[i] % cfg->groups || cfg->decoder_channels[i] % cfg->groups)
+			return dtp_fail(err, DTP_REFUSED, "%s: 'norm_num_groups' %lld does not divide the channels of level %d",
+					doc->path, (long long)cfg->groups, i);
+	return DTP_OK;
+}
+
+static enum dtp_code read_config(const struct dtp_json *doc, struct dtp_vae_config *cfg, struct dtp_err *err)
+{
+	const char *class_name;
+	int64_t patch[2] = {2, 2};
+	int npatch = 2;
+
+	*cfg = (struct dtp_vae_config){.latent_channels = 32, .in_channels = 3, .out_channels = 3, .layers_per_block = 2, .groups = 32,
+				       .mid_attention = true, .quant_conv = true, .post_quant_conv = true, .bn_eps = 1e-4};
+	if (dtp_json_string(doc, NULL, "_class_name", &class_name, err))
+		return err->code;
+	if (strcmp(class_name, "AutoencoderKLFlux2"))
+		return dtp_fail(err, DTP_REFUSED, "%s: '_class_name' is '%s', supported is 'AutoencoderKLFlux2'", doc->path, class_name);
+	if (cJSON_GetObjectItemCaseSensitive(doc->root, "patch_size") &&
+	    dtp_json_ints(doc, NULL, "patch_size", 2, 2, patch, 2, &npatch, err))
+		return err->code;
+	if (dtp_json_int_or(doc, NULL, "latent_channels", 1, 4096, &cfg->latent_channels, err) ||
+	    dtp_json_int_or(doc, NULL, "in_channels", 3, 3, &cfg->in_channels, err) ||
+	    dtp_json_int_or(doc, NULL, "out_channels", 3, 3, &cfg->out_channels, err) ||
+	    dtp_json_int_or(doc, NULL, "layers_per_block", 1, DTP_VAE_MAX_RESNETS - 1, &cfg->layers_per_block, err) ||
+	    dtp_json_int_or(doc, NULL, "norm_num_groups", 1, 1 << 16, &cfg->groups, err) ||
+	    dtp_json_double_or(doc, NULL, "batch_norm_eps", 0, 1, &cfg->bn_eps, err) ||
+	    dtp_json_bool_or(doc, NULL, "mid_block_add_attention", &cfg->mid_attention, err) ||
+	    dtp_json_bool_or(doc, NULL, "use_quant_conv", &cfg->quant_conv, err) ||
+	    dtp_json_bool_or(doc, NULL, "use_post_quant_conv", &cfg->post_quant_conv, err))
+		return err->code;
+	return read_channels(doc, cfg, err);
+}
+
+enum dtp_code dtp_vae_open(const char *dir, bool encode, struct dtp_vae *v, struct dtp_err *err)
+{
+	struct dtp_json doc;
+	char path[4096];
+
+	memset(v, 0, sizeof *v);
+	snprintf(path, sizeof path, "%s/config.json", dir);
+	if (dtp_json_load(path, 0, &doc, err))
+		return err->code;
+	enum dtp_code rc = read_config(&doc, &v->config, err);
+	dtp_json_free(&doc);
+	if (rc)
+		return rc;
+	dtp_tree_init(&v->tree, "vae");
+	declare_encoder(v);
+	for (int i = 0; i < v->tree.n; i++)
+		v->tree.modules[i].needed = encode;
+	v->first_decoder_module = v->tree.n;
+	declare_decoder(v);
+	int bn = dtp_tree_norm(&v->tree, &v->bn, 4 * v->config.latent_channels, true, "bn");
+	v->tree.modules[bn].param[0] = "running_mean";
+	v->tree.modules[bn].param[1] = "running_var";
+	return DTP_OK;
+}
+
+void dtp_vae_close(struct dtp_vae *v)
+{
+	dtp_tree_free(&v->tree);
+	memset(v, 0, sizeof *v);
+}
+
+void dtp_vae_need_decoder(struct dtp_vae *v, bool need)
+{
+	for (int i = v->first_decoder_module; i < v->tree.n; i++)
+		if (v->tree.modules[i].layer != &v->bn)
+			v->tree.modules[i].needed = need;
+}
+
+int64_t dtp_vae_scale(const struct dtp_vae *v)
+{
+	return INT64_C(1) << (v->config.levels - 1);
+}
