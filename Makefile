@@ -22,7 +22,7 @@ CORE := $(wildcard core/*.c core/cpu/*.c) $(wildcard core/*.cc)
 CLI := $(filter-out cli/main.c,$(wildcard cli/*.c))
 PLANS := $(wildcard plans/*.json)
 OBJ := $(patsubst %,$(B)/%.o,$(CORE) $(CLI)) $(B)/plans.o
-TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c))
+TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c tests/tool_*.c))
 VERSION := $(shell cat VERSION)
 
 all: difftp

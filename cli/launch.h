@@ -45,7 +45,8 @@ struct dtp_launch {
  * otherwise.  Must be called before this process has threads; ranks find themselves through dtp_worker_open.
  *
  * The run ends as a whole when a rank reports an error, exits with a code other than 0, is killed by a signal, or
- * makes no progress for timeout_s: no beat though it is not waiting for others, or all of them waiting for each other.
+ * makes no progress for timeout_s (and a second): no beat though it is not waiting for others, no sign of life at all, or
+ * all of them waiting for each other.
  * The other ranks are asked to end, then made to, within two seconds.  *err is then the root cause and not its consequences;
  * err->message is complete (rank, host, stage, progress, signal or error), to be printed as it is, once.
  * SIGINT, SIGTERM and SIGHUP end the run with DTP_INTERRUPTED and "interrupted".  The ranks stay in this process group, ignore

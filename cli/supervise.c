@@ -10,14 +10,31 @@
 
 /* How long a likely consequence (a peer was lost) waits for its cause to show up. */
 #define CAUSE_S 1.0
+/* Beats are sampled and sent a few times a second, on a machine that may be busy. */
+#define SLACK_S 1.0
 /* A process that has not spoken yet may still be loading its libraries from a cold disk, whatever the timeout. */
 #define START_S 30.0
+
+/* How many processes the kernel has killed for want of memory, on this host or in one of its control groups. */
+static long long oom_kills(void)
+{
+	FILE *f = fopen("/proc/vmstat", "re");
+	char line[128];
+	long long n = -1;
+
+	while (f && n < 0 && fgets(line, sizeof line, f))
+		sscanf(line, "oom_kill %lld", &n);
+	if (f)
+		fclose(f);
+	return n;
+}
 
 bool dtp_supervisor_init(struct dtp_supervisor *s, int nranks, double timeout_s, double now)
 {
 	struct dtp_watched *w = calloc((size_t)nranks, sizeof *w);
 
-	*s = (struct dtp_supervisor){.nranks = nranks, .ranks = w, .timeout = timeout_s, .err = DTP_ERR_INIT};
+	*s = (struct dtp_supervisor){.nranks = nranks, .ranks = w, .timeout = timeout_s, .err = DTP_ERR_INIT,
+		.oom_kills = oom_kills()};
 	if (!w)
 		return false;
 	for (int r = 0; r < nranks; r++) {
@@ -160,11 +177,15 @@ void dtp_supervisor_closed(struct dtp_supervisor *s, int rank, double now)
 		blame(s, rank, true, now, "closed its connection to the launcher", "");
 }
 
-static const char *signal_hint(int sig)
+static const char *signal_hint(const struct dtp_supervisor *s, int sig)
 {
+	if (sig == SIGKILL && s->oom_kills >= 0 && oom_kills() > s->oom_kills)
+		return ": the kernel's out-of-memory killer has struck meanwhile; more ranks or a smaller picture need less "
+		       "memory each";
+	if (sig == SIGKILL && s->oom_kills >= 0)
+		return ": by somebody, or by a service that guards memory; the kernel's own out-of-memory killer has not struck";
 	if (sig == SIGKILL)
-		return ": if nobody did that, it was the kernel's out-of-memory killer (the kernel log knows: dmesg); more ranks "
-		       "or a smaller picture need less memory each";
+		return ": if nobody did that, it was the kernel's out-of-memory killer (its log says so: dmesg)";
 	if (sig == SIGBUS)
 		return ": a mapped file was cut short, or shared memory is full";
 	if (sig == SIGSEGV || sig == SIGABRT || sig == SIGILL || sig == SIGFPE)
@@ -184,7 +205,7 @@ void dtp_supervisor_exited(struct dtp_supervisor *s, int rank, int status, doubl
 		const char *name = sigabbrev_np(sig);
 		snprintf(what, sizeof what, "was killed by SIG%s (signal %d)", name ? name : "?", sig);
 		/* SIGTERM to the whole job reaches the launcher too, perhaps a moment later. */
-		blame(s, rank, sig == SIGTERM, now, what, signal_hint(sig));
+		blame(s, rank, sig == SIGTERM, now, what, signal_hint(s, sig));
 	} else if (WEXITSTATUS(status) || !w->reported_end) {
 		if (w->reported_failure)
 			return;
@@ -218,7 +239,7 @@ static void blame_silence(struct dtp_supervisor *s, int rank, double since, doub
 	snprintf(what, sizeof what, "made no progress for %.0f seconds", now - since);
 	if (w->pid && dtp_process_is_stopped(w->pid))
 		blame(s, rank, false, now, what, ": its process is stopped (SIGSTOP)");
-	else if (now - w->heard > s->timeout)
+	else if (now - w->heard > s->timeout + SLACK_S)
 		blame(s, rank, false, now, what, ": its process does not answer");
 	else
 		blame(s, rank, false, now, what, "; --timeout sets how long a rank may take for one block or read");
@@ -229,7 +250,7 @@ static double patience(const struct dtp_supervisor *s, int rank)
 	const struct dtp_watched *w = &s->ranks[rank];
 
 	if (w->greeted || s->timeout > START_S || (w->pid && dtp_process_is_stopped(w->pid)))
-		return s->timeout;
+		return s->timeout + SLACK_S;
 	return START_S;
 }
 
@@ -238,11 +259,12 @@ static void check_deadlines(struct dtp_supervisor *s, double now)
 	const struct dtp_watched *w = s->ranks;
 	int live = 0, stuck = 0, first = -1;
 	bool input = false; /* the user takes their time, and the others wait for that */
-	double latest = 0;  /* movement of any rank: the last one to end may have ended a wait */
+	double limit = s->timeout + SLACK_S;
+	double latest = 0; /* movement of any rank: the last one to end may have ended a wait */
 
 	/* A silent process first, whatever it was doing: its reporting thread speaks as long as it can run. */
 	for (int r = 0; r < s->nranks; r++)
-		if (!w[r].ended && now - w[r].heard > s->timeout && now - w[r].heard > patience(s, r)) {
+		if (!w[r].ended && now - w[r].heard > limit && now - w[r].heard > patience(s, r)) {
 			blame_silence(s, r, w[r].heard, now);
 			return;
 		}
@@ -251,7 +273,7 @@ static void check_deadlines(struct dtp_supervisor *s, double now)
 		if (w[r].ended)
 			continue;
 		live++;
-		if (w[r].greeted && !w[r].waiting && now - w[r].moved > s->timeout) {
+		if (w[r].greeted && !w[r].waiting && now - w[r].moved > limit) {
 			blame_silence(s, r, w[r].moved, now);
 			return;
 		}
@@ -260,7 +282,7 @@ static void check_deadlines(struct dtp_supervisor *s, double now)
 		if (first < 0)
 			first = r;
 	}
-	if (live && stuck == live && !input && now - latest > s->timeout) {
+	if (live && stuck == live && !input && now - latest > limit) {
 		char what[96];
 		snprintf(what, sizeof what, "has waited for %s for %.0f seconds",
 			 live == s->nranks ? "the others, as they for it," : "ranks that have ended", now - latest);

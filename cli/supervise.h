@@ -32,6 +32,7 @@ struct dtp_supervisor {
 	int nranks;
 	struct dtp_watched *ranks;
 	double timeout;
+	long long oom_kills; /* of this host's kernel, at the start; -1: unknown */
 	/* The best explanation so far; `final` or, for a suspected consequence, once nothing better came in time. */
 	bool failed, final;
 	double failed_at;

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define TICK_MS 150
-#define ALIVE_S 0.5 /* the launcher hears from this process at least so often */
+#define ALIVE_S 0.3 /* the launcher hears from this process at least so often */
 #define LEAVE_S 1.0 /* how long the main thread has, once the run is to end */
 
 struct dtp_worker {

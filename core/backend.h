@@ -63,7 +63,9 @@ struct dtp_backend_ops {
 
 	/* ---- weights.  The parameter streams in by panels of rows: [row0, row0 + nrows) of shape[0], all columns; src is
 	 * host memory, dense rows of dtype src_type (BF16, F16 or F32), which may be reused when the call returns.
-	 * row0 is a multiple of row_align, and so is nrows except for the last panel.  Values are converted to T. */
+	 * row0 is a multiple of row_align, and so is nrows except for the last panel.  Values are converted to T.
+	 * weight_write of different panels may run in several threads at once, none of them the backend's own: the loader
+	 * sets the backend to one thread meanwhile and starts as many of its own. */
 	enum dtp_code (*weight_new)(struct dtp_backend *, enum dtp_weight_kind, int ndim, const int64_t *shape,
 				    struct dtp_weight **, struct dtp_err *);
 	enum dtp_code (*weight_write)(struct dtp_backend *, struct dtp_weight *, int64_t row0, int64_t nrows,

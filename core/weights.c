@@ -9,9 +9,11 @@
 #include <time.h>
 
 /* A panel that a packer takes should still be in the cache where the reader left it. */
-#define PANEL_BYTES (2u << 20)
+#define PANEL_BYTES (1u << 20)
 #define PANELS 8
 #define READERS 3
+/* Few threads saturate the memory. */
+#define MAX_PACKERS 4
 /* How far ahead of the readers the disk is kept busy. */
 #define AHEAD_BYTES (32u << 20)
 
@@ -226,12 +228,29 @@ static bool stopped(void *arg)
 	return ld->mon->stopped(ld->mon->arg);
 }
 
+static int clamp(int n, int low, int high)
+{
+	return n < low ? low : n > high ? high : n;
+}
+
+/* The backend's threads become packers: each writes panels by itself. */
+static enum dtp_code run_with_threads(struct dtp_stream *s, struct dtp_backend *be, struct dtp_err *err)
+{
+	int threads = be->ops->set_threads ? be->ops->set_threads(be, 1) : 0;
+
+	s->npackers = clamp(threads, 1, MAX_PACKERS);
+	enum dtp_code rc = dtp_stream_run(s, err);
+	if (threads > 0)
+		be->ops->set_threads(be, threads);
+	return rc;
+}
+
 static enum dtp_code stream(struct load *ld, struct dtp_load_stats *stats, struct dtp_err *err)
 {
 	uint64_t slots = (DTP_STAGING_BYTES - READERS * DTP_GAP_BYTES) / ld->slot_bytes;
 	struct dtp_stream s = {.slot_bytes = ld->slot_bytes, .nslots = slots < PANELS ? (int)slots : PANELS,
-			       .nreaders = READERS, .npackers = 1, .arg = ld,
-			       .fill = fill, .drain = drain, .progress = progress, .stopped = stopped};
+			       .nreaders = READERS, .arg = ld, .fill = fill, .drain = drain, .progress = progress,
+			       .stopped = stopped};
 
 	ld->npanels = s.njobs = cut(ld, NULL);
 	ld->panels = malloc((size_t)ld->npanels * sizeof *ld->panels + 1);
@@ -242,7 +261,7 @@ static enum dtp_code stream(struct load *ld, struct dtp_load_stats *stats, struc
 	for (int i = 0; i < ld->ahead; i++)
 		prefetch(ld, i);
 	stats->staging = (uint64_t)s.nslots * s.slot_bytes + READERS * DTP_GAP_BYTES;
-	return dtp_stream_run(&s, err);
+	return run_with_threads(&s, ld->be, err);
 }
 
 static double now(void)
@@ -324,7 +343,8 @@ uint64_t dtp_weights_memory(const struct dtp_tree *tree, int rank, int degree, s
 	return m.bytes;
 }
 
-uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree)
+uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank,
+				int degree)
 {
 	struct dtp_item *items;
 	uint64_t bytes = 0;

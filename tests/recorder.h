@@ -12,6 +12,7 @@
 struct recorder {
 	struct dtp_backend be;
 	int64_t align[4];         /* row_align per dtp_weight_kind; 0: 1 */
+	int threads;              /* 0: set_threads answers that there are none */
 	int live;                 /* weights that exist */
 	int fail_new, fail_write; /* the n-th call fails; 0: none */
 	int news, writes;
@@ -110,9 +111,18 @@ static inline uint64_t recorder_bytes(struct dtp_backend *be, enum dtp_weight_ki
 	return n;
 }
 
+static inline int recorder_threads(struct dtp_backend *be, int n)
+{
+	struct recorder *r = (struct recorder *)be;
+	int former = r->threads;
+
+	r->threads = former ? n : 0;
+	return former;
+}
+
 static const struct dtp_backend_ops recorder_ops = {
 	.name = "recorder", .weight_new = recorder_new, .weight_write = recorder_write, .weight_free = recorder_free,
-	.weight_bytes = recorder_bytes,
+	.weight_bytes = recorder_bytes, .set_threads = recorder_threads,
 };
 
 static inline void recorder_init(struct recorder *r)

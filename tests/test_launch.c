@@ -162,7 +162,7 @@ static enum dtp_code be_refused(struct self *s, struct dtp_err *err)
 static enum dtp_code be_slow(struct self *s, struct dtp_err *err)
 {
 	if (chosen(s))
-		for (int i = 0; i < 16; i++) {
+		for (int i = 0; i < 20; i++) {
 			s->mon->beat(s->mon->arg);
 			usleep(100000);
 		}
@@ -175,7 +175,7 @@ static enum dtp_code be_idle(struct self *s, struct dtp_err *err)
 	if (chosen(s)) {
 		s->mon->stage(s->mon->arg, DTP_PHASE_INPUT, "wait for a prompt");
 		s->mon->waiting(s->mon->arg, true);
-		usleep(1500000);
+		usleep(2000000);
 		s->mon->waiting(s->mon->arg, false);
 	}
 	return dtp_barrier(s->world, err);
@@ -194,7 +194,7 @@ static enum dtp_code be_long(struct self *s, struct dtp_err *err)
 static enum dtp_code be_brief(struct self *s, struct dtp_err *err)
 {
 	leave_mark(s, "ready");
-	for (int i = 0; i < 20; i++) {
+	for (int i = 0; i < 30; i++) {
 		s->mon->beat(s->mon->arg);
 		usleep(100000);
 	}
@@ -416,7 +416,7 @@ static int start_waiters(void **state)
 		fflush(NULL);
 		waiters[i].pid = fork();
 		if (waiters[i].pid == 0) {
-			outcomes[i] = run(waiters[i].what, waiters[i].n, waiters[i].who, 1);
+			outcomes[i] = run(waiters[i].what, waiters[i].n, waiters[i].who, 0.5);
 			_exit(0);
 		}
 	}
@@ -541,7 +541,7 @@ static void launch_slow_rank_with_beats_outlives_the_timeout(void **state)
 	assert_true(o.clean);
 	if (o.code)
 		fail_msg("%s", o.err.message);
-	assert_true(o.seconds > 1.5);
+	assert_true(o.seconds > 2);
 	assert_true(o.progress > 0);
 	assert_int_equal(o.done, 7);
 	assert_int_equal(o.total, 25);
@@ -770,7 +770,7 @@ static void launch_pause_of_the_launcher_counts_for_nothing(void **state)
 	(void)state;
 	pid_t pid = launcher("brief", 2, false); /* ends by itself */
 	kill(pid, SIGSTOP);
-	usleep(1500000); /* past the timeout of a second */
+	usleep(2500000); /* past the timeout of a second */
 	kill(pid, SIGCONT);
 	int status = ended_within(pid, 8);
 	assert_int_equal(WEXITSTATUS(status), DTP_OK);

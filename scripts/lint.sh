@@ -1,0 +1,71 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The rules of docs/architecture.md that a text search can check.  Prints "ok RULE" or "not ok RULE" with the lines that
+# break it.  $DIFFTP, if set, must print the committed manual page.
+cd "$(dirname "$0")/.." || exit 1
+failed=0
+
+verdict() { # RULE FINDINGS: no findings is what is wanted
+	if [ -z "$2" ]; then
+		echo "ok lint_$1"
+	else
+		echo "not ok lint_$1"
+		printf '%s\n' "$2" | sed 's/^/    /'
+		failed=1
+	fi
+}
+
+# Lines of files that match, without those that say where the rule does not hold.
+find_in() { # EXPRESSION FILE...
+	expression=$1
+	shift
+	grep -nE "$expression" /dev/null "$@"
+}
+
+core=$(find core -name '*.c' -o -name '*.h' -o -name '*.cc')
+cli=$(find cli -name '*.c' -o -name '*.h')
+sources=$(find core cli cuda tests scripts -name '*.c' -o -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \
+	-o -name '*.sh' -o -name '*.py' 2>/dev/null)
+# shellcheck disable=SC2046,SC2086 # lists of names without blanks
+{
+	verdict licence_in_every_file "$(for f in $sources Makefile .ci/run; do
+		head -n 2 "$f" | grep -q 'SPDX-License-Identifier: Apache-2.0' || echo "$f"
+	done)"
+
+	# ---- the arrows between the folders
+	verdict core_includes_core_only "$(for f in $core; do
+		grep -oE '^ *# *include "[^"]*"' "$f" | sed 's/.*"\(.*\)"/\1/' | while read -r h; do
+			[ -e "core/$h" ] || [ -e "$(dirname "$f")/$h" ] || echo "$f: $h"
+		done
+	done)"
+	verdict nothing_includes_tests "$(find_in 'include "(\.\./)?tests/|include "support\.h"' $core $cli)"
+	verdict core_has_no_gpu_header "$(find_in 'include [<"](cuda|nccl|cublas|cudnn)' $core $cli)"
+	verdict onednn_in_the_cpu_backend_only "$(find_in 'include [<"](dnnl|oneapi)' $(find core cli -name '*.[ch]' ! -path 'core/cpu/*'))"
+	verdict gloo_in_one_file "$(find_in 'include [<"]gloo/' $(find core cli -name '*.[ch]' -o -name '*.cc' ! -name comm_gloo.cc))"
+	verdict png_in_one_file "$(find_in 'include <png' $(find core cli -name '*.[ch]' ! -name image.c))"
+	verdict json_is_parsed_in_one_place "$(find_in 'cJSON_Parse' $(find core cli -name '*.c' ! -name json.c))"
+
+	# ---- what core leaves to cli
+	verdict core_prints_nothing "$(find_in '(^|[^a-z_])(printf|puts|putchar|perror|vprintf|fputs) *\(|[(,] *std(out|err) *[,)]' $core)"
+	verdict core_neither_exits_nor_forks "$(find_in '(^|[^a-z_])(exit|_exit|fork|vfork|execv[pe]*|posix_spawn|getenv|setenv|signal|sigaction) *\(' $core)"
+	verdict calls_that_are_banned "$(find_in '(^|[^a-z_])(sprintf|strcat|gets|strtok|atoi|atol|atof|alloca|system|popen|tmpnam|mktemp) *\(' $core $cli)"
+
+	# ---- the forward passes: no rank, no type, no device
+	models=$(ls core/transformer.c core/text_encoder.c core/vae.c 2>/dev/null)
+	verdict models_know_no_rank_type_or_device "$(find_in '(^|[^a-zA-Z])(rank|ranks|world|bf16|BF16|fp32|F16|cuda|CUDA|nccl|NCCL|gloo|dnnl)([^a-zA-Z]|$)|# *if' $models)"
+	verdict models_call_no_backend "$(find_in '(->|\.)ops->|include "(comm|backend)\.h"' $models)"
+
+	# ---- sizes
+	verdict main_is_short "$(awk 'END { if (NR > 40) print FILENAME ": " NR " lines, at most 40" }' cli/main.c)"
+	verdict makefile_is_short "$(awk 'END { if (NR > 120) print FILENAME ": " NR " lines, at most 120" }' Makefile)"
+	verdict the_map_is_short "$(awk 'END { if (NR > 150) print FILENAME ": " NR " lines, at most 150" }' docs/architecture.md)"
+	verdict files_have_one_purpose "$(for f in $core $cli; do
+		n=$(wc -l <"$f")
+		[ "$n" -le 700 ] || echo "$f: $n lines, at most 700"
+	done)"
+	verdict no_unfinished_work "$(find_in '(^|[^A-Za-z])(TODO|FIXME|XXX)([^A-Za-z]|$)' $core $cli $(ls docs/*.md README.md))"
+}
+if [ -n "${DIFFTP:-}" ]; then
+	verdict manual_page_is_not_stale "$("$DIFFTP" man | diff - docs/difftp.1 | head -n 5)"
+fi
+exit $failed

@@ -1,0 +1,60 @@
+# shellcheck shell=sh
+# SPDX-License-Identifier: Apache-2.0
+# What the scripts of tests/cli and tests/long share; they are run from the top of the tree with $DIFFTP set.  Not a test itself.
+set -u
+: "${DIFFTP:?the program under test}"
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' INT TERM
+failures=0
+SANITIZED=
+# shellcheck disable=SC2034 # read by the scripts
+case $DIFFTP in */san-*) SANITIZED=yes ;; esac
+
+# case_ NAME; ... fail WHY ...; done_
+case_() {
+	name=$1 why=
+}
+fail() {
+	why="$why
+    $*"
+}
+done_() {
+	if [ -z "$why" ]; then
+		echo "ok $name"
+	else
+		echo "not ok $name$why"
+		failures=$((failures + 1))
+	fi
+}
+finish() { # the script's last command
+	[ $failures -eq 0 ]
+}
+
+# expect NAME CODE STDOUT STDERR ARGUMENT...: an exit code, and extended expressions that a line of each stream matches.
+expect() {
+	case_ "$1"
+	code=$2 out=$3 err=$4
+	shift 4
+	"$DIFFTP" "$@" >"$dir/out" 2>"$dir/err" </dev/null
+	rc=$?
+	[ $rc -eq "$code" ] || fail "exit code $rc, not $code"
+	for stream in out err; do
+		[ $stream = out ] && want=$out || want=$err
+		if [ "$want" = '^$' ]; then
+			[ ! -s "$dir/$stream" ] || fail "std$stream is not empty"
+		else
+			grep -Eq -- "$want" "$dir/$stream" || fail "no line of std$stream matches: $want"
+		fi
+	done
+	[ -z "$why" ] || fail "stdout: $(head -n 5 "$dir/out")
+    stderr: $(head -n 20 "$dir/err")"
+	done_
+}
+
+# refuse NAME MESSAGE ARGUMENT...: exit code 2, nothing on stdout, a message that begins as the expression says.
+refuse() {
+	name=$1 message=$2
+	shift 2
+	expect "$name" 2 '^$' "^difftp: $message" "$@"
+}
