@@ -15,13 +15,14 @@ struct run {
 	struct dtp_ctx ctx;
 	struct dtp_comm *tp;
 	struct dtp_dump dump;
-	struct dtp_prompt prompt;
+	int passes;                       /* 2 with classifier-free guidance: the prompt's, then the negative prompt's */
+	struct dtp_prompt prompt[2];
 	struct dtp_schedule schedule;
 	int64_t h, w, tokens, channels;   /* of the packed latents */
 	int64_t (*ids)[DTP_MAX_AXES];     /* [tokens] */
 	float *host;                      /* [tokens * channels]: noise, then final latents */
-	void *embeds;                     /* backend memory: [L, joint_dim], alive from encode to the last step */
-	struct dtp_conditioning cond;
+	void *embeds;                     /* backend memory: [passes, L, joint_dim], alive from encode to the last step */
+	struct dtp_conditioning cond[2];
 	uint8_t *rgb;
 	int node_threads;
 	dtp_image_fn done;
@@ -84,11 +85,18 @@ static void stage(const struct run *r, enum dtp_phase phase, const char *text)
 
 /* ---- what the phases compute; also run dry, to know their scratch */
 
+static struct dtp_tensor embeds(const struct run *r, int pass)
+{
+	int64_t shape[] = {r->passes, r->req->max_sequence_length, r->p->transformer.config.joint_dim};
+	struct dtp_tensor all = dtp_tensor_make(r->embeds, r->ctx.be->compute, 3, shape), one = dtp_narrow(all, 0, pass, 1);
+	return dtp_tensor_make(one.data, one.dtype, 2, shape + 1);
+}
+
 static void encode(struct run *r)
 {
-	struct dtp_tensor out = dtp_tensor_make(r->embeds, r->ctx.be->compute, 2,
-						(int64_t[]){r->prompt.length, r->p->transformer.config.joint_dim});
-	dtp_text_forward(&r->ctx, &r->p->text, &r->prompt, out, "text");
+	static const char *const names[] = {"text", "neg"};
+	for (int i = 0; i < r->passes; i++)
+		dtp_text_forward(&r->ctx, &r->p->text, &r->prompt[i], embeds(r, i), names[i]);
 }
 
 /* The time that the model is given, in its own units.  The reference hands over t / 1000 in the latents' dtype and
@@ -107,22 +115,47 @@ static float model_guidance(const struct run *r)
 
 static void condition(struct run *r)
 {
-	struct dtp_tensor prompt = dtp_tensor_make(r->embeds, r->ctx.be->compute, 2,
-						   (int64_t[]){r->prompt.length, r->p->transformer.config.joint_dim});
-	dtp_transformer_condition(&r->ctx, &r->p->transformer, prompt, (const int64_t(*)[DTP_MAX_AXES])r->ids, r->tokens, &r->cond);
+	struct dtp_dump *dump = r->ctx.dump;
+	for (int i = 0; i < r->passes; i++) {
+		dtp_transformer_condition(&r->ctx, &r->p->transformer, embeds(r, i), (const int64_t(*)[DTP_MAX_AXES])r->ids, r->tokens,
+					  &r->cond[i]);
+		r->ctx.dump = NULL;
+	}
+	r->ctx.dump = dump;
+}
+
+/* One pass; the reference records the inside of the transformer in the first one only. */
+static struct dtp_tensor predict(struct run *r, struct dtp_tensor latents, int step, int pass)
+{
+	struct dtp_dump *dump = r->ctx.dump;
+	if (step > 0 || pass > 0)
+		r->ctx.dump = NULL;
+	struct dtp_tensor noise = dtp_transformer_forward(&r->ctx, &r->p->transformer, &r->cond[pass], latents,
+							  model_time(r, r->schedule.timesteps[step]), model_guidance(r));
+	r->ctx.dump = dump;
+	return noise;
+}
+
+/* uncond + scale * (cond - uncond), in uncond's place; cond is used up.  Both sums are rounded as the reference's are. */
+static struct dtp_tensor guide(struct run *r, struct dtp_tensor cond, struct dtp_tensor uncond)
+{
+	dtp_euler(&r->ctx, cond, uncond, -1);
+	dtp_euler(&r->ctx, uncond, cond, (float)r->req->guidance_scale);
+	return uncond;
 }
 
 static void step(struct run *r, struct dtp_tensor latents, int i)
 {
 	const struct dtp_schedule *s = &r->schedule;
 	uint64_t mark = dtp_arena_mark(&r->ctx.scratch);
-	struct dtp_dump *dump = r->ctx.dump;
+	struct dtp_tensor noise = predict(r, latents, i, 0);
 
-	if (i > 0)
-		r->ctx.dump = NULL; /* the reference records the inside of the transformer in step 0 */
-	struct dtp_tensor noise = dtp_transformer_forward(&r->ctx, &r->p->transformer, &r->cond, latents,
-							  model_time(r, s->timesteps[i]), model_guidance(r));
-	r->ctx.dump = dump;
+	if (r->passes > 1) {
+		struct dtp_tensor uncond = predict(r, latents, i, 1);
+		dtp_stage(&r->ctx, noise, DTP_WHOLE, NULL, "step.%d.noise_pred_cond", i);
+		dtp_stage(&r->ctx, uncond, DTP_WHOLE, NULL, "step.%d.noise_pred_uncond", i);
+		noise = guide(r, noise, uncond);
+	}
 	dtp_stage(&r->ctx, noise, DTP_WHOLE, NULL, "step.%d.noise_pred", i);
 	dtp_euler(&r->ctx, latents, noise, s->sigmas[i + 1] - s->sigmas[i]);
 	dtp_stage(&r->ctx, latents, DTP_WHOLE, NULL, "step.%d.latents", i);
@@ -150,21 +183,24 @@ static void dump_host(struct run *r, const char *name, enum dtp_dtype t, int ndi
 		memcpy(p, data, n);
 }
 
-static void dump_prompt(struct run *r)
+static void dump_ids(struct run *r, const struct dtp_prompt *p, const char *name)
 {
-	int64_t L = r->prompt.length;
+	int64_t L = p->length;
 	int64_t *v = r->ctx.dump ? calloc((size_t)(4 * L), sizeof *v) : NULL;
+	char key[64];
+#define KEY(suffix) (snprintf(key, sizeof key, "%s." suffix, name), key)
 	if (!v)
 		return;
 	for (int64_t i = 0; i < L; i++)
-		v[i] = r->prompt.ids[i];
-	dump_host(r, "text.input_ids", DTP_I64, 2, (int64_t[]){1, L}, v);
+		v[i] = p->ids[i];
+	dump_host(r, KEY("input_ids"), DTP_I64, 2, (int64_t[]){1, L}, v);
 	for (int64_t i = 0; i < L; i++)
-		v[i] = i >= r->prompt.begin && i < r->prompt.end;
-	dump_host(r, "text.attention_mask", DTP_I64, 2, (int64_t[]){1, L}, v);
+		v[i] = i >= p->begin && i < p->end;
+	dump_host(r, KEY("attention_mask"), DTP_I64, 2, (int64_t[]){1, L}, v);
 	for (int64_t i = 0; i < L; i++)
 		memcpy(v + 4 * i, (int64_t[]){0, 0, 0, i}, 4 * sizeof *v);
-	dump_host(r, "text.text_ids", DTP_I64, 3, (int64_t[]){1, L, 4}, v);
+	dump_host(r, KEY("text_ids"), DTP_I64, 3, (int64_t[]){1, L, 4}, v);
+#undef KEY
 	free(v);
 }
 
@@ -421,16 +457,22 @@ static enum dtp_code run_images(struct run *r, const uint64_t scratch[DTP_COMPON
 
 /* ---- a run's own memory, and the dry run */
 
+static uint64_t embeds_bytes(const struct dtp_pipeline *p, const struct dtp_request *req)
+{
+	return (uint64_t)(dtp_pipeline_passes(p, req) * req->max_sequence_length * p->transformer.config.joint_dim) *
+	       dtp_dtype_size(p->compute);
+}
+
 static void run_free(struct run *r)
 {
-	dtp_prompt_free(&r->prompt);
+	for (int i = 0; i < r->passes; i++)
+		dtp_prompt_free(&r->prompt[i]);
 	dtp_dump_free(&r->dump);
 	free(r->ids);
 	free(r->host);
 	free(r->rgb);
 	if (r->embeds && !r->ctx.be->dry)
-		r->ctx.be->ops->free(r->ctx.be, r->embeds, (uint64_t)(r->req->max_sequence_length * r->p->transformer.config.joint_dim) *
-								   dtp_dtype_size(r->ctx.be->compute));
+		r->ctx.be->ops->free(r->ctx.be, r->embeds, embeds_bytes(r->p, r->req));
 }
 
 static enum dtp_code run_init(struct run *r, struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_backend *be,
@@ -438,7 +480,7 @@ static enum dtp_code run_init(struct run *r, struct dtp_pipeline *p, const struc
 {
 	int64_t unit = dtp_token_pixels(p);
 
-	*r = (struct run){.p = p, .req = req, .tp = tp};
+	*r = (struct run){.p = p, .req = req, .tp = tp, .passes = dtp_pipeline_passes(p, req)};
 	r->ctx = (struct dtp_ctx){.be = be, .tp = tp, .mon = mon, .timing = !be->dry, .err = DTP_ERR_INIT,
 				  .dump = req->dump_stages ? &r->dump : NULL};
 	r->h = req->height / unit;
@@ -452,7 +494,11 @@ static enum dtp_code run_init(struct run *r, struct dtp_pipeline *p, const struc
 		return dtp_fail(err, DTP_FAILED, "out of memory for an image of %lldx%lld", (long long)req->width, (long long)req->height);
 	dtp_image_ids(r->h, r->w, 0, r->ids);
 	dtp_schedule_make(&p->scheduler, r->tokens, req->steps, &r->schedule);
-	return dtp_prompt_make(p->tokenizer, p->text.family->chat, NULL, req->prompt, req->max_sequence_length, &r->prompt, err);
+	const char *texts[] = {req->prompt, req->negative_prompt};
+	for (int i = 0; i < r->passes; i++)
+		if (dtp_prompt_make(p->tokenizer, p->text.family->chat, NULL, texts[i], req->max_sequence_length, &r->prompt[i], err))
+			return err->code;
+	return DTP_OK;
 }
 
 /* The scratch of each phase for this rank (its layers are bound already): the very code of the run, on a backend that
@@ -485,11 +531,6 @@ static enum dtp_code measure(struct dtp_pipeline *p, const struct dtp_request *r
 	run_free(&r);
 	dry->ops->destroy(dry);
 	return err->code;
-}
-
-static uint64_t embeds_bytes(const struct dtp_pipeline *p, const struct dtp_request *req)
-{
-	return (uint64_t)(req->max_sequence_length * p->transformer.config.joint_dim) * dtp_dtype_size(p->compute);
 }
 
 /* Latent output needs no more of the VAE than its batch norm. */
@@ -535,10 +576,10 @@ enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_reque
 static void warn_cut(const struct run *r)
 {
 	char text[1024];
-	if (!r->prompt.cut || r->tp->rank != 0)
+	if (!r->prompt[0].cut || r->tp->rank != 0)
 		return;
 	snprintf(text, sizeof text, "the prompt is longer than %lld tokens; this part was cut off: '%s'",
-		 (long long)r->req->max_sequence_length, r->prompt.cut);
+		 (long long)r->req->max_sequence_length, r->prompt[0].cut);
 	r->ctx.mon->warn(r->ctx.mon->arg, text);
 }
 
@@ -563,7 +604,9 @@ enum dtp_code dtp_pipeline_run(struct dtp_pipeline *p, const struct dtp_request 
 		rc = be->ops->alloc(be, embeds_bytes(p, req), &r.embeds, err);
 	if (!rc) {
 		warn_cut(&r);
-		dump_prompt(&r);
+		dump_ids(&r, &r.prompt[0], "text");
+		if (r.passes > 1)
+			dump_ids(&r, &r.prompt[1], "neg");
 		rc = run_encode(&r, scratch[DTP_TEXT], err);
 	}
 	if (!rc)

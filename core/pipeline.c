@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 
 static const struct dtp_family families[] = {
-	{"Flux2KleinPipeline", "flux2", false},
+	{"Flux2KleinPipeline", "flux2", .classifier_free = true},
 };
 #define NFAMILIES (int)(sizeof families / sizeof *families)
 
@@ -196,14 +196,20 @@ enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_requ
 	if (r->max_sequence_length < 1 || r->max_sequence_length > MAX_TOKENS)
 		return dtp_fail(err, DTP_REFUSED, "max sequence length %lld is out of range: 1 to %d",
 				(long long)r->max_sequence_length, MAX_TOKENS);
-	if (!p->distilled && r->guidance_scale > 1)
-		return dtp_fail(err, DTP_REFUSED,
-				"'%s' is not distilled and guidance scale %g needs classifier-free guidance, which is not supported; "
-				"--guidance-scale 1 runs without it", p->model, r->guidance_scale);
-	if (dtp_prompt_make(p->tokenizer, p->text.family->chat, NULL, r->prompt, r->max_sequence_length, &prompt, err))
-		return err->code;
-	dtp_prompt_free(&prompt);
+	if (!r->negative_prompt)
+		r->negative_prompt = "";
+	const char *texts[] = {r->prompt, r->negative_prompt};
+	for (int i = 0; i < dtp_pipeline_passes(p, r); i++) {
+		if (dtp_prompt_make(p->tokenizer, p->text.family->chat, NULL, texts[i], r->max_sequence_length, &prompt, err))
+			return err->code;
+		dtp_prompt_free(&prompt);
+	}
 	return DTP_OK;
+}
+
+int dtp_pipeline_passes(const struct dtp_pipeline *p, const struct dtp_request *r)
+{
+	return p->family->classifier_free && !p->distilled && r->guidance_scale > 1 ? 2 : 1;
 }
 
 const char *dtp_pipeline_class(const struct dtp_pipeline *p)

@@ -26,6 +26,7 @@ enum dtp_output { DTP_OUTPUT_PNG, DTP_OUTPUT_LATENT };
 /* One call.  Zero (or negative where zero means something) stands for the model's default; dtp_pipeline_resolve fills in. */
 struct dtp_request {
 	const char *prompt;         /* UTF-8 */
+	const char *negative_prompt;/* NULL: ""; used where an undistilled model is guided by a scale above 1 */
 	int64_t height, width;      /* pixels; 0: 1024 */
 	int steps;                  /* 0: 4 where the model is distilled, else 50 */
 	double guidance_scale;      /* negative: 4.0 */

@@ -17,7 +17,7 @@
 struct dtp_family {
 	const char *class_name;
 	const char *plan;           /* built-in plan of the transformer */
-	bool packed_latents;        /* output_type="latent" returns packed tokens, not the un-patchified picture */
+	bool classifier_free;       /* guided by a second, unconditional pass, unless the model is distilled */
 };
 
 enum { DTP_TEXT, DTP_TRANSFORMER, DTP_VAE, DTP_COMPONENTS };
@@ -59,5 +59,8 @@ static inline int64_t dtp_token_pixels(const struct dtp_pipeline *p)
 {
 	return 2 * dtp_vae_scale(&p->vae);
 }
+
+/* Forward passes per step: 2 with classifier-free guidance. */
+int dtp_pipeline_passes(const struct dtp_pipeline *p, const struct dtp_request *r);
 
 #endif
