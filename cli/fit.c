@@ -25,9 +25,6 @@ enum dtp_code dtp_fit_predict(struct dtp_pipeline *p, const struct dtp_options *
 		if (dtp_pipeline_memory(p, r, rank, m, err))
 			return err->code;
 		for (int i = 0; i < DTP_NPHASES; i++) {
-			/* The text encoder comes first; kept, it stands beside all that follows. */
-			if (i && o->keep_text_encoder)
-				m[i].weights = add(m[i].weights, m[0].weights);
 			if (phase_bytes(&m[i]) >= phase_bytes(&peak))
 				peak = m[i];
 		}

@@ -12,7 +12,7 @@
 struct dtp_fit {
 	uint64_t total;                /* of all ranks, each at its own peak */
 	uint64_t largest;              /* of the rank that needs most */
-	struct dtp_phase_memory phase; /* that rank's phase at its peak; weights include a text encoder that is kept */
+	struct dtp_phase_memory phase; /* that rank's phase at its peak */
 };
 
 /* Predicts from the checkpoint's headers; reads no weights. */

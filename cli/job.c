@@ -27,10 +27,9 @@ static void silent(void *arg, const char *text)
 /* The first process has read the same folder and told what there was to tell. */
 static enum dtp_code open_model(struct dtp_rank *r, struct dtp_err *err)
 {
-	struct dtp_monitor quiet = *r->mon;
-
-	quiet.note = quiet.warn = silent;
-	enum dtp_code code = dtp_pipeline_open(&r->options, &quiet, &r->pipeline, err);
+	r->muted = *r->mon;
+	r->muted.note = r->muted.warn = silent;
+	enum dtp_code code = dtp_pipeline_open(&r->options, &r->muted, &r->pipeline, err);
 	return code ? code : dtp_pipeline_resolve(r->pipeline, &r->request, err);
 }
 

@@ -61,7 +61,8 @@ const char *dtp_pipeline_class(const struct dtp_pipeline *p);  /* "Flux2KleinPip
 bool dtp_pipeline_guided(const struct dtp_pipeline *p);        /* false: distilled, guidance_scale has no effect */
 const char *dtp_pipeline_plan(const struct dtp_pipeline *p);   /* the transformer plan's source */
 
-/* Predicted memory of one rank, in bytes, by phase: weights + scratch + staging, from a dry run of the forward passes. */
+/* Predicted memory of one rank, in bytes, by phase: weights + scratch + staging, from a dry run of the forward passes.  What
+ * an earlier phase leaves in memory (a text encoder that is kept) counts in the later ones too. */
 struct dtp_phase_memory {
 	const char *name;           /* "text_encoder", "transformer", "vae" */
 	uint64_t weights, scratch, staging;

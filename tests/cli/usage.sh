@@ -32,7 +32,7 @@ refuse unknown_option "unknown option '--hieght'; did you mean '--height'\?" --h
 refuse unknown_option_as_typed "unknown option '--tp_dergee'; did you mean '--tp-degree'\?" --tp_dergee=2
 refuse option_of_another_command "option '--json' is not one of this command's" --json
 refuse ambiguous_option "option '--num' could be any of '--num-inference-steps', '--num-steps', '--num-images', " --num 1
-refuse malformed_number "option '--height': '64px' is not a whole number \(1 to 65536\)" --height 64px
+refuse malformed_number "option '--height': '64px' is not a whole number \(1 to 16384\)" --height 64px
 refuse number_out_of_range "option '--steps': 0 is out of range \(1 to 1000\)" --num_inference_steps 0
 refuse seed_too_large "option '--seed': 18446744073709551616 is out of range \(0 to 18446744073709551615\)" --seed 18446744073709551616
 refuse unknown_dtype "option '--dtype': 'fp23' is unknown; did you mean 'fp32'\? \(one of bf16, fp32\)" --dtype fp23
