@@ -557,31 +557,30 @@ dtp_code c_all_reduce(dtp_comm *c, void *buf, int64_t count, dtp_dtype t, dtp_er
 	return guarded(self(c), "all-reduce", err, [&] { reduction(self(c), buf, size_t(count), t).run(); });
 }
 
-dtp_code c_all_gather(dtp_comm *c, void *dst, const void *src, int64_t count, dtp_dtype t, dtp_err *err)
+typedef void (*mover)(gloo_comm *, char *, const char *, size_t);
+
+dtp_code moved(dtp_comm *c, const char *what, mover f, void *dst, const void *src, int64_t count, dtp_dtype t, dtp_err *err)
 {
 	size_t n = size_t(count) * dtp_dtype_size(t);
 	if (!n)
 		return DTP_OK;
-	return guarded(self(c), "all-gather", err,
-		       [&] { all_gather(self(c), static_cast<char *>(dst), static_cast<const char *>(src), n); });
+	return guarded(self(c), what, err,
+		       [&] { f(self(c), static_cast<char *>(dst), static_cast<const char *>(src), n); });
+}
+
+dtp_code c_all_gather(dtp_comm *c, void *dst, const void *src, int64_t count, dtp_dtype t, dtp_err *err)
+{
+	return moved(c, "all-gather", all_gather, dst, src, count, t, err);
 }
 
 dtp_code c_all_to_all(dtp_comm *c, void *dst, const void *src, int64_t count, dtp_dtype t, dtp_err *err)
 {
-	size_t n = size_t(count) * dtp_dtype_size(t);
-	if (!n)
-		return DTP_OK;
-	return guarded(self(c), "all-to-all", err,
-		       [&] { all_to_all(self(c), static_cast<char *>(dst), static_cast<const char *>(src), n); });
+	return moved(c, "all-to-all", all_to_all, dst, src, count, t, err);
 }
 
 dtp_code c_ring_shift(dtp_comm *c, void *dst, const void *src, int64_t count, dtp_dtype t, dtp_err *err)
 {
-	size_t n = size_t(count) * dtp_dtype_size(t);
-	if (!n)
-		return DTP_OK;
-	return guarded(self(c), "ring shift", err,
-		       [&] { ring_shift(self(c), static_cast<char *>(dst), static_cast<const char *>(src), n); });
+	return moved(c, "ring shift", ring_shift, dst, src, count, t, err);
 }
 
 dtp_code c_broadcast(dtp_comm *c, void *buf, int64_t nbytes, int root, dtp_err *err)
