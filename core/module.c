@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX_NAME 220
+
 void dtp_tree_init(struct dtp_tree *t, const char *component)
 {
 	*t = (struct dtp_tree){.component = component};
@@ -32,7 +34,8 @@ static int add(struct dtp_tree *t, enum dtp_module_kind kind, struct dtp_layer *
 {
 	char *name;
 
-	if (vasprintf(&name, fmt, ap) < 0 || dtp_tree_find(t, name) >= 0)
+	/* A parameter's name, with its suffix, must fit into struct dtp_param. */
+	if (vasprintf(&name, fmt, ap) < 0 || strlen(name) > MAX_NAME || dtp_tree_find(t, name) >= 0)
 		abort();
 	if (t->n == t->cap) {
 		int cap = t->cap ? 2 * t->cap : 64;
