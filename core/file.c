@@ -10,13 +10,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The temporaries that exist now.  The one mutable state of core/ at file scope: a signal handler has nothing else to go by. */
+/* The temporaries that have a name now, and the process that has cleaned up.  The one mutable state of core/ at file scope: a
+ * signal handler has nothing else to go by. */
 enum { FREE, BUSY, OPEN };
 static struct {
 	atomic_int state;
 	pid_t pid; /* a forked child leaves its parent's alone */
 	char path[PATH_MAX];
 } temporaries[8];
+
+static atomic_long given_up;
 
 #define NSLOTS (int)(sizeof temporaries / sizeof *temporaries)
 
@@ -47,6 +50,7 @@ static void unclaim(const char *path)
 void dtp_outfile_cleanup(void)
 {
 	int saved = errno;
+	atomic_store(&given_up, (long)getpid());
 	for (int i = 0; i < NSLOTS; i++)
 		if (atomic_load(&temporaries[i].state) == OPEN && temporaries[i].pid == getpid())
 			unlink(temporaries[i].path);
@@ -102,10 +106,11 @@ static enum dtp_code check_name(const char *path, const char *dir, const char *n
 
 /* ---- the temporary */
 
-static int create(const char *dir, const char *name, char **tmp)
+/* Gives a temporary its claimed name in dir: a new file, or the nameless one that is open as fd.  Returns the descriptor. */
+static int give_name(const char *dir, const char *name, int fd, char **tmp)
 {
 	for (int i = 0; i < 16; i++) {
-		char again[16] = "";
+		char again[16] = "", self[32];
 		if (i) /* left by a process of the same number that was killed, or by one elsewhere on a shared folder */
 			snprintf(again, sizeof again, "-%d", i);
 		/* A name of 255 bytes is allowed and leaves no room for ours around it. */
@@ -120,9 +125,11 @@ static int create(const char *dir, const char *name, char **tmp)
 			errno = ENFILE;
 			return -1;
 		}
-		int fd = open(*tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-		if (fd >= 0)
-			return fd;
+		snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+		int named = fd < 0 ? open(*tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)
+				   : linkat(AT_FDCWD, self, AT_FDCWD, *tmp, AT_SYMLINK_FOLLOW);
+		if (named >= 0)
+			return fd < 0 ? named : fd;
 		int saved = errno;
 		unclaim(*tmp);
 		free(*tmp);
@@ -132,6 +139,13 @@ static int create(const char *dir, const char *name, char **tmp)
 			break;
 	}
 	return -1;
+}
+
+/* Where the file system can, the file has no name until it is complete: even a killed process leaves nothing. */
+static int create(const char *dir, const char *name, char **tmp)
+{
+	int fd = access("/proc/self/fd", X_OK) ? -1 : open(dir, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+	return fd >= 0 ? fd : give_name(dir, name, -1, tmp);
 }
 
 static void drop(struct dtp_outfile *out)
@@ -214,8 +228,23 @@ static void sync_folder(const char *path)
 	free(dir);
 }
 
+/* Names the file that is complete now, if it has none yet. */
+static int name_it(struct dtp_outfile *out)
+{
+	const char *name;
+	struct stat st;
+
+	if (out->tmp || fstat(fileno(out->f), &st) || !S_ISREG(st.st_mode) || st.st_nlink)
+		return 0;
+	char *dir = folder_of(out->path, &name);
+	int failed = !dir ? ENOMEM : give_name(dir, name, fileno(out->f), &out->tmp) < 0 ? errno : 0;
+	free(dir);
+	return failed;
+}
+
 enum dtp_code dtp_outfile_commit(struct dtp_outfile *out, struct dtp_err *err)
 {
+	bool device = is_device(out->path);
 	int failed = 0;
 
 	/* An earlier error of the stream has lost its errno: the file is given up, so one more byte may ask why. */
@@ -223,8 +252,12 @@ enum dtp_code dtp_outfile_commit(struct dtp_outfile *out, struct dtp_err *err)
 		failed = write(fileno(out->f), "", 1) < 0 ? errno : EIO;
 	if (fflush(out->f) && !failed)
 		failed = errno;
-	if (!failed && out->tmp && fsync(fileno(out->f)) && errno != EINVAL && errno != ENOSYS)
+	if (!failed && !device && fsync(fileno(out->f)) && errno != EINVAL && errno != ENOSYS)
 		failed = errno;
+	if (!failed && atomic_load(&given_up) == (long)getpid())
+		failed = ECANCELED;
+	if (!failed)
+		failed = name_it(out);
 	if (fclose(out->f) && !failed)
 		failed = errno;
 	out->f = NULL;

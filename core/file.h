@@ -9,16 +9,18 @@
 
 struct dtp_outfile {
 	FILE *f;
-	char *path, *tmp; /* tmp stands in the same folder */
+	char *path, *tmp; /* tmp stands in the same folder; NULL while the file has no name */
 };
 
 /* Fails with DTP_REFUSED naming the folder when it does not exist or cannot be written, path is a folder, or its disk
  * has no room; creates nothing that stays.  Called before any load. */
 enum dtp_code dtp_outfile_check(const char *path, struct dtp_err *err);
 enum dtp_code dtp_outfile_open(const char *path, struct dtp_outfile *out, struct dtp_err *err);
-/* Flushes, checks every error (disk full), fsyncs, renames.  On failure the temporary is removed. */
+/* Flushes, checks every error (disk full), fsyncs, renames.  On failure the temporary is removed.  Until here the file has no
+ * name where the file system can do that, so that not even a killed process leaves anything. */
 enum dtp_code dtp_outfile_commit(struct dtp_outfile *out, struct dtp_err *err);
 void dtp_outfile_abandon(struct dtp_outfile *out);
-/* Async-signal-safe: unlinks the temporary that is open at this moment, if any (a run that is ended by a signal). */
+/* Async-signal-safe, for a process that is about to end: unlinks the temporaries that exist at this moment; no later commit
+ * of this process succeeds. */
 void dtp_outfile_cleanup(void);
 #endif
