@@ -58,6 +58,7 @@ static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 	int sizes[DTP_MESH_DIMS] = {[DTP_MESH_DP] = 1, [DTP_MESH_RING] = 1, [DTP_MESH_ULYSSES] = 1,
 		[DTP_MESH_TP] = r->options.tp_degree};
 
+	r->mon->stage(r->mon->arg, DTP_PHASE_START, "open the model");
 	if (dtp_mesh_make(r->world, sizes, &r->mesh, err) || open_model(r, err) ||
 	    dtp_backend_cpu(r->options.compute, r->threads, &r->backend, err))
 		return err->code;
