@@ -327,7 +327,7 @@ struct dtp_tensor dtp_unpatchify(struct dtp_ctx *c, const struct dtp_layer *bn, 
 void dtp_quantise(struct dtp_ctx *c, uint8_t *rgb, struct dtp_tensor picture)
 {
 	double start;
-	if (!begin(c, &start))
+	if (c->be->dry || !begin(c, &start)) /* a dry run has no picture */
 		return;
 	c->be->ops->quantise(c->be, rgb, picture, &c->err);
 	end(c, DTP_OP_COPY, start, 0, 0);
