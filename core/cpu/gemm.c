@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Matrix products with packed weights.  A task is a few blocks of 64 columns; a thread widens them once (where bf16 is
+ * widened), small enough to stay in its cache, and multiplies all rows with them, a tile of rows at a time.  K is never
+ * split, and oneDNN sums along it in order, so a result does not depend on the number of threads. */
+#include <omp.h>
+#include <string.h>
+
+#include "cpu.h"
+#include "dnnl.h"
+#include "vec.h"
+
+#define TILE_ROWS 256
+#define CHUNK_BLOCKS 4                /* at most: 256 columns */
+#define CHUNK_BYTES (1u << 20)        /* of widened weights, where one block is not more by itself */
+#define STRIP_BYTES (40u << 20)       /* of the first operand, where it must be copied */
+#define STRIP_LEAST 256
+
+/* Blocks that a task takes. */
+static int64_t chunk_blocks(const struct dtp_cpu *cpu, const struct dtp_cpu_weight *w)
+{
+	int64_t blocks = dtp_pack_blocks(w->n), c = CHUNK_BLOCKS;
+
+	if (!cpu->blocked)
+		return 1;
+	if (cpu->base.compute == DTP_BF16 && cpu->method == DTP_CPU_WIDEN) {
+		int64_t fit = CHUNK_BYTES / (dtp_pack_block_size(DTP_BF16, w->k) * (int64_t)sizeof(float) + 1);
+		c = fit < c ? fit : c;
+	}
+	c = c < blocks / cpu->threads ? c : blocks / cpu->threads;
+	return c > 1 ? c : 1;
+}
+
+static bool widens(const struct dtp_cpu *cpu)
+{
+	return cpu->base.compute == DTP_BF16 && cpu->method == DTP_CPU_WIDEN;
+}
+
+/* A thread's piece: a tile of the result, then the widened weights. */
+static uint64_t tile_bytes(int64_t chunk)
+{
+	return (uint64_t)(TILE_ROWS * chunk * DTP_NB) * sizeof(float);
+}
+
+uint64_t dtp_cpu_gemm_local(const struct dtp_cpu *cpu, const struct dtp_cpu_weight *w)
+{
+	int64_t chunk = chunk_blocks(cpu, w);
+	uint64_t wide = widens(cpu) ? (uint64_t)(chunk * dtp_pack_block_size(DTP_BF16, w->k)) * sizeof(float) : 0;
+	return tile_bytes(chunk) + wide;
+}
+
+struct gemm {
+	struct dtp_cpu *cpu;
+	const struct dtp_cpu_weight *w;
+	const char *a;
+	const float *bias;
+	struct dtp_cpu_out out;
+	int64_t m, tile, chunk;     /* rows, rows per tile, blocks per task */
+	struct dtp_mm *mm[2][2];    /* [last tile][last chunk] */
+};
+
+/* Tiles of rows [0, m) of even size. */
+static int64_t tile_rows(int64_t m)
+{
+	int64_t tiles = (m + TILE_ROWS - 1) / TILE_ROWS;
+	return (m + tiles - 1) / tiles;
+}
+
+static int64_t columns_of(const struct gemm *g, int64_t chunk)
+{
+	int64_t left = g->w->n - chunk * g->chunk * DTP_NB, full = g->chunk * DTP_NB;
+	return left < full ? left : full;
+}
+
+static enum dtp_code get_products(struct gemm *g, struct dtp_err *err)
+{
+	int64_t rows[2] = {g->tile, g->m - (g->m - 1) / g->tile * g->tile};
+	int64_t chunks = (dtp_pack_blocks(g->w->n) + g->chunk - 1) / g->chunk;
+	int64_t cols[2] = {columns_of(g, 0), columns_of(g, chunks - 1)};
+	enum dtp_code rc = DTP_OK;
+
+	for (int i = 0; i < 2; i++)
+		for (int j = 0; !rc && j < 2; j++) {
+			struct dtp_mm_shape s = {rows[i], cols[j], g->w->k, dtp_cpu_operand(g->cpu), DTP_MM_PACKED};
+			if (!g->cpu->blocked)
+				s.n = DTP_NB; /* a plain matrix of 64 columns, the last of which may be padding */
+			rc = dtp_mm_get(g->cpu->dnnl, &s, &g->mm[i][j], err);
+		}
+	return rc;
+}
+
+static void store_tile(const struct gemm *g, const float *c, int64_t ldc, int64_t row0, int64_t rows, int64_t col0,
+		       int64_t cols)
+{
+	int64_t size = (int64_t)dtp_dtype_size(g->out.dtype);
+
+	for (int64_t r = 0; r < rows; r++) {
+		void *d = (char *)g->out.data + ((row0 + r) * g->out.ld + col0) * size;
+		if (g->bias)
+			dtp_vec_store_sum(d, g->out.dtype, c + r * ldc, g->bias + col0, cols);
+		else
+			dtp_vec_store(d, g->out.dtype, c + r * ldc, cols);
+	}
+}
+
+/* Columns of one chunk, rows [begin, end): whole tiles. */
+static bool run_task(const struct gemm *g, int64_t chunk, bool last_chunk, int64_t begin, int64_t end)
+{
+	int thread = omp_get_thread_num();
+	float *c = dtp_cpu_local(g->cpu, thread);
+	int64_t k = g->w->k, cols = columns_of(g, chunk), block = dtp_pack_block_size(g->cpu->base.compute, k);
+	int64_t a_row = k * (int64_t)dtp_dtype_size(dtp_cpu_operand(g->cpu));
+	int64_t ldc = g->cpu->blocked ? cols : DTP_NB;
+	const char *b = (const char *)g->w->data + chunk * g->chunk * block * (int64_t)dtp_dtype_size(g->cpu->base.compute);
+
+	if (widens(g->cpu)) {
+		float *wide = (float *)((char *)c + tile_bytes(g->chunk));
+		/* F32 blocks may be shorter than widened BF16 blocks: their depth is a multiple of 16, not 32. */
+		int64_t depth = dtp_pack_depth(DTP_F32, k);
+		for (int64_t i = 0; i < dtp_pack_blocks(cols); i++)
+			dtp_pack_widen(wide + i * depth * DTP_NB, b + i * block * 2, depth);
+		b = (const char *)wide;
+	}
+	for (int64_t row = begin; row < end; row += g->tile) {
+		int64_t rows = g->m - row < g->tile ? g->m - row : g->tile;
+		if (!dtp_mm_run(g->cpu->dnnl, g->mm[rows != g->tile][last_chunk], thread, g->a + row * a_row, b, c))
+			return false;
+		store_tile(g, c, ldc, row, rows, chunk * g->chunk * DTP_NB, cols);
+	}
+	return true;
+}
+
+enum dtp_code dtp_cpu_gemm(struct dtp_cpu *cpu, const void *a, int64_t m, const struct dtp_cpu_weight *w, const float *bias,
+			   struct dtp_cpu_out out, struct dtp_err *err)
+{
+	struct gemm g = {.cpu = cpu, .w = w, .a = a, .bias = bias, .out = out, .m = m};
+	bool ok = true;
+
+	g.tile = tile_rows(m);
+	g.chunk = chunk_blocks(cpu, w);
+	dtp_dnnl_begin(cpu->dnnl);
+	enum dtp_code rc = get_products(&g, err);
+	if (rc)
+		return rc;
+	int64_t chunks = (dtp_pack_blocks(w->n) + g.chunk - 1) / g.chunk, tiles = (m + g.tile - 1) / g.tile, parts = 1;
+	/* Few columns: the rows are divided too, at the price of widening a block more than once. */
+	while (chunks * parts < 4 * cpu->threads && parts < tiles && cpu->threads > 1)
+		parts++;
+#pragma omp parallel for schedule(dynamic) num_threads(cpu->threads) reduction(&& : ok)
+	for (int64_t task = 0; task < chunks * parts; task++) {
+		int64_t chunk = task / parts, part = task % parts, end = tiles * (part + 1) / parts * g.tile;
+		ok = run_task(&g, chunk, chunk == chunks - 1, tiles * part / parts * g.tile, end < m ? end : m) && ok;
+	}
+	return ok ? DTP_OK : dtp_fail(err, DTP_FAILED, "oneDNN failed to multiply");
+}
+
+int64_t dtp_cpu_strip_rows(const struct dtp_cpu *cpu, int64_t k)
+{
+	int64_t rows = STRIP_BYTES / (k * (int64_t)dtp_dtype_size(dtp_cpu_operand(cpu)) + 1);
+	return rows < STRIP_LEAST ? STRIP_LEAST : rows / STRIP_LEAST * STRIP_LEAST;
+}
+
+/* Zeros, or the bias: what a sum over nothing gives. */
+static void fill_empty(struct dtp_tensor out, const float *bias)
+{
+	for (int64_t i = 0; i < out.shape[0]; i++) {
+		if (bias)
+			dtp_vec_store(dtp_row(&out, i), out.dtype, bias, out.shape[1]);
+		else
+			memset(dtp_row(&out, i), 0, (size_t)out.shape[1] * dtp_dtype_size(out.dtype));
+	}
+}
+
+enum dtp_code dtp_cpu_linear(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *weight,
+			     const struct dtp_weight *bias, struct dtp_err *err)
+{
+	struct dtp_cpu *cpu = dtp_cpu_of(be);
+	const struct dtp_cpu_weight *w = dtp_cpu_weight_of(weight);
+	enum dtp_dtype operand = dtp_cpu_operand(cpu);
+	int64_t m = x.shape[0], k = w->k, row = k * (int64_t)dtp_dtype_size(operand);
+	/* The operand must be dense and of the right type; else it is copied, a strip of rows at a time. */
+	bool copy = x.dtype != operand || (m > 1 && x.stride[0] != k);
+	int64_t strip = copy ? dtp_cpu_strip_rows(cpu, k) : m;
+
+	if (m == 0 || w->n == 0)
+		return DTP_OK;
+	if (k == 0) {
+		fill_empty(out, dtp_cpu_vector(bias));
+		return DTP_OK;
+	}
+	strip = strip < m ? strip : m;
+	enum dtp_code rc = dtp_cpu_scratch(cpu, copy ? (uint64_t)(strip * row) : 0, dtp_cpu_gemm_local(cpu, w), err);
+	for (int64_t i = 0; !rc && i < m; i += strip) {
+		int64_t rows = m - i < strip ? m - i : strip;
+		const void *a = dtp_row(&x, i);
+		if (copy) {
+			char *dst = cpu->shared;
+#pragma omp parallel for num_threads(cpu->threads)
+			for (int64_t r = 0; r < rows; r++) {
+				if (x.dtype == operand)
+					memcpy(dst + r * row, dtp_row(&x, i + r), (size_t)row);
+				else
+					dtp_vec_load((float *)(dst + r * row), dtp_row(&x, i + r), x.dtype, k);
+			}
+			a = dst;
+		}
+		struct dtp_cpu_out o = {dtp_row(&out, i), out.dtype, out.stride[0]};
+		rc = dtp_cpu_gemm(cpu, a, rows, w, dtp_cpu_vector(bias), o, err);
+	}
+	return rc;
+}

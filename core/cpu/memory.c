@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of the CPU backend, and moving tensors in and out of it. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "cpu.h"
+#include "vec.h"
+
+#define PAGE 4096u
+#define LARGE (1u << 20) /* from here on by mmap: given back to the system when freed, in huge pages */
+
+/* Bytes that the system can still give: free, or kept only as cache; UINT64_MAX where it does not say. */
+static uint64_t available(void)
+{
+	FILE *f = fopen("/proc/meminfo", "re");
+	char line[128];
+	uint64_t kb, ram = UINT64_MAX, swap = 0;
+
+	if (!f)
+		return UINT64_MAX;
+	while (fgets(line, sizeof line, f)) {
+		if (sscanf(line, "MemAvailable: %" SCNu64, &kb) == 1)
+			ram = kb << 10;
+		else if (sscanf(line, "SwapFree: %" SCNu64, &kb) == 1)
+			swap = kb << 10;
+	}
+	fclose(f);
+	return ram == UINT64_MAX ? ram : ram + swap;
+}
+
+static enum dtp_code no_memory(uint64_t nbytes, struct dtp_err *err)
+{
+	return dtp_fail(err, DTP_FAILED, "out of memory: %" PRIu64 " bytes are needed, %" PRIu64 " are available", nbytes,
+			available());
+}
+
+enum dtp_code dtp_cpu_map(uint64_t nbytes, void **p, struct dtp_err *err)
+{
+	*p = NULL;
+	if (nbytes == 0)
+		nbytes = 1;
+	if (nbytes > (uint64_t)INT64_MAX - PAGE)
+		return no_memory(nbytes, err);
+	/* The system promises more than it has; who believes it is killed later. */
+	if (nbytes >= 64u << 20 && nbytes > available())
+		return no_memory(nbytes, err);
+	void *m = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (m == MAP_FAILED)
+		return no_memory(nbytes, err);
+	madvise(m, nbytes, MADV_HUGEPAGE); /* only a hint */
+	*p = m;
+	return DTP_OK;
+}
+
+void dtp_cpu_unmap(void *p, uint64_t nbytes)
+{
+	if (p)
+		munmap(p, nbytes ? nbytes : 1);
+}
+
+enum dtp_code dtp_cpu_alloc(struct dtp_backend *be, uint64_t nbytes, void **p, struct dtp_err *err)
+{
+	(void)be;
+	if (nbytes >= LARGE)
+		return dtp_cpu_map(nbytes, p, err);
+	*p = aligned_alloc(64, (size_t)dtp_round_up(nbytes ? (int64_t)nbytes : 1, 64));
+	return *p ? DTP_OK : no_memory(nbytes, err);
+}
+
+void dtp_cpu_free(struct dtp_backend *be, void *p, uint64_t nbytes)
+{
+	(void)be;
+	if (nbytes >= LARGE)
+		dtp_cpu_unmap(p, nbytes);
+	else
+		free(p);
+}
+
+enum dtp_code dtp_cpu_scratch(struct dtp_cpu *cpu, uint64_t shared, uint64_t local, struct dtp_err *err)
+{
+	void *p;
+
+	if (shared > cpu->shared_size) {
+		dtp_cpu_unmap(cpu->shared, cpu->shared_size);
+		cpu->shared = NULL;
+		cpu->shared_size = 0;
+		if (dtp_cpu_map(shared, &p, err))
+			return err ? err->code : DTP_FAILED;
+		cpu->shared = p;
+		cpu->shared_size = shared;
+	}
+	local = (uint64_t)dtp_round_up((int64_t)local, PAGE);
+	if (local > cpu->local_size) {
+		dtp_cpu_unmap(cpu->local, (uint64_t)cpu->capacity * cpu->local_size);
+		cpu->local = NULL;
+		cpu->local_size = 0;
+		if (dtp_cpu_map((uint64_t)cpu->capacity * local, &p, err))
+			return err ? err->code : DTP_FAILED;
+		cpu->local = p;
+		cpu->local_size = local;
+	}
+	return DTP_OK;
+}
+
+void dtp_cpu_drop_scratch(struct dtp_cpu *cpu)
+{
+	dtp_cpu_unmap(cpu->shared, cpu->shared_size);
+	dtp_cpu_unmap(cpu->local, (uint64_t)cpu->capacity * cpu->local_size);
+	cpu->shared = NULL;
+	cpu->local = NULL;
+	cpu->shared_size = cpu->local_size = 0;
+}
+
+/* n dense elements between two dtypes. */
+static void convert(void *dst, enum dtp_dtype dst_type, const void *src, enum dtp_dtype src_type, size_t n)
+{
+	float piece[DTP_PIECE];
+	size_t ds = dtp_dtype_size(dst_type), ss = dtp_dtype_size(src_type);
+
+	if (dst_type == src_type) {
+		memcpy(dst, src, n * ds);
+		return;
+	}
+	for (size_t i = 0; i < n; i += DTP_PIECE) {
+		size_t m = n - i < DTP_PIECE ? n - i : DTP_PIECE;
+		dtp_to_f32(piece, (const char *)src + i * ss, src_type, m);
+		dtp_from_f32((char *)dst + i * ds, dst_type, piece, m);
+	}
+}
+
+enum dtp_code dtp_cpu_upload(struct dtp_backend *be, struct dtp_tensor dst, const void *src, enum dtp_dtype src_type,
+			     struct dtp_err *err)
+{
+	(void)be, (void)err;
+	convert(dst.data, dst.dtype, src, src_type, (size_t)dtp_numel(&dst));
+	return DTP_OK;
+}
+
+enum dtp_code dtp_cpu_download(struct dtp_backend *be, void *dst, enum dtp_dtype dst_type, struct dtp_tensor src,
+			       struct dtp_err *err)
+{
+	(void)be, (void)err;
+	convert(dst, dst_type, src.data, src.dtype, (size_t)dtp_numel(&src));
+	return DTP_OK;
+}
+
+enum dtp_code dtp_cpu_sync(struct dtp_backend *be, struct dtp_err *err)
+{
+	(void)be, (void)err;
+	return DTP_OK;
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Norms.  A row is widened once and stays in the cache for its statistics and its result. */
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+#include "cpu.h"
+#include "vec.h"
+
+enum dtp_code dtp_cpu_modulated_norm(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x,
+				     struct dtp_tensor shift, struct dtp_tensor scale, float eps, struct dtp_err *err)
+{
+	struct dtp_cpu *cpu = dtp_cpu_of(be);
+	int64_t k = x.shape[1];
+	uint64_t row_bytes = (uint64_t)dtp_round_up(k, 16) * sizeof(float);
+	enum dtp_code rc = dtp_cpu_scratch(cpu, 2 * row_bytes, row_bytes, err);
+
+	if (rc || k == 0)
+		return rc;
+	float *sc = cpu->shared, *sh = sc + dtp_round_up(k, 16);
+	dtp_vec_load(sc, scale.data, scale.dtype, k);
+	dtp_vec_load(sh, shift.data, shift.dtype, k);
+#pragma omp parallel for num_threads(cpu->threads)
+	for (int64_t i = 0; i < x.shape[0]; i++) {
+		float *row = dtp_cpu_local(cpu, omp_get_thread_num());
+		dtp_vec_load(row, dtp_row(&x, i), x.dtype, k);
+		float mean = dtp_vec_sum(row, k) / (float)k;
+		float var = dtp_vec_sum_squares(row, mean, k) / (float)k;
+		dtp_vec_modulate(row, mean, 1.0f / sqrtf(var + eps), sc, sh, k);
+		dtp_vec_store(dtp_row(&out, i), out.dtype, row, k);
+	}
+	return DTP_OK;
+}
+
+/* x = x / rms(x) * w, rounded to t where the reference rounds: what is normalised, before the weight. */
+static void rms_row(float *x, int64_t n, const float *w, float eps, enum dtp_dtype t)
+{
+	dtp_vec_scale(x, 1.0f / sqrtf(dtp_vec_sum_squares(x, 0, n) / (float)n + eps), n);
+	dtp_vec_round(x, t, n);
+	dtp_vec_mul(x, w, n);
+}
+
+enum dtp_code dtp_cpu_rms_norm(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x,
+			       const struct dtp_weight *w, float eps, struct dtp_err *err)
+{
+	struct dtp_cpu *cpu = dtp_cpu_of(be);
+	int64_t k = x.shape[1];
+	enum dtp_code rc = dtp_cpu_scratch(cpu, 0, (uint64_t)k * sizeof(float), err);
+
+	if (rc || k == 0)
+		return rc;
+#pragma omp parallel for num_threads(cpu->threads)
+	for (int64_t i = 0; i < x.shape[0]; i++) {
+		float *row = dtp_cpu_local(cpu, omp_get_thread_num());
+		dtp_vec_load(row, dtp_row(&x, i), x.dtype, k);
+		rms_row(row, k, dtp_cpu_vector(w), eps, be->compute);
+		dtp_vec_store(dtp_row(&out, i), out.dtype, row, k);
+	}
+	return DTP_OK;
+}
+
+enum dtp_code dtp_cpu_qk_norm_rope(struct dtp_backend *be, struct dtp_tensor x, const struct dtp_weight *w, float eps,
+				   enum dtp_rope kind, struct dtp_tensor cos, struct dtp_tensor sin, struct dtp_err *err)
+{
+	struct dtp_cpu *cpu = dtp_cpu_of(be);
+	int64_t d = x.shape[2];
+	enum dtp_code rc = dtp_cpu_scratch(cpu, 0, (uint64_t)d * sizeof(float), err);
+
+	if (rc || d == 0)
+		return rc;
+#pragma omp parallel for num_threads(cpu->threads)
+	for (int64_t i = 0; i < x.shape[0]; i++) {
+		float *row = dtp_cpu_local(cpu, omp_get_thread_num());
+		for (int64_t h = 0; h < x.shape[1]; h++) {
+			void *p = dtp_at(&x, i, h);
+			dtp_vec_load(row, p, x.dtype, d);
+			if (w) {
+				rms_row(row, d, dtp_cpu_vector(w), eps, be->compute);
+				dtp_vec_round(row, be->compute, d);
+			}
+			if (cos.data && kind == DTP_ROPE_INTERLEAVED)
+				dtp_vec_rotate_interleaved(row, dtp_row(&cos, i), dtp_row(&sin, i), d);
+			else if (cos.data)
+				dtp_vec_rotate_half(row, dtp_row(&cos, i), dtp_row(&sin, i), d);
+			dtp_vec_store(p, x.dtype, row, d);
+		}
+	}
+	return DTP_OK;
+}
+
+/* ---- group norm: sums per channel over slices of the picture, in double; then an affine map per channel */
+#define SLICES 64 /* a number that does not depend on the threads, so that the sums do not either */
+
+struct moments {
+	double *sum, *squares; /* [slices][C] */
+	int64_t slices;
+};
+
+static void slice_moments(const struct dtp_tensor *x, int64_t begin, int64_t end, float *row, double *sum, double *squares)
+{
+	int64_t c = x->shape[2], size = c * (int64_t)dtp_dtype_size(x->dtype);
+
+	memset(sum, 0, (size_t)c * sizeof *sum);
+	memset(squares, 0, (size_t)c * sizeof *squares);
+	for (int64_t p = begin; p < end; p++) {
+		dtp_vec_load(row, (const char *)x->data + p * size, x->dtype, c);
+		dtp_vec_moments(sum, squares, row, c);
+	}
+}
+
+/* scale and bias of every channel: (x - mean) / std * w + b. */
+static void group_affine(const struct moments *m, int64_t channels, int groups, double pixels, float eps, const float *w,
+			 const float *b, float *scale, float *bias)
+{
+	int64_t per = channels / groups;
+	double n = pixels * (double)per;
+
+	for (int64_t g = 0; g < groups; g++) {
+		double sum = 0, squares = 0;
+		for (int64_t s = 0; s < m->slices; s++)
+			for (int64_t c = g * per; c < (g + 1) * per; c++) {
+				sum += m->sum[s * channels + c];
+				squares += m->squares[s * channels + c];
+			}
+		double mean = sum / n, var = squares / n - mean * mean, rstd = 1 / sqrt((var < 0 ? 0 : var) + (double)eps);
+		for (int64_t c = g * per; c < (g + 1) * per; c++) {
+			scale[c] = (float)(rstd * (double)w[c]);
+			bias[c] = (float)((double)b[c] - mean * rstd * (double)w[c]);
+		}
+	}
+}
+
+enum dtp_code dtp_cpu_group_norm(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x,
+				 const struct dtp_weight *w, const struct dtp_weight *b, int groups, float eps, bool silu,
+				 struct dtp_err *err)
+{
+	struct dtp_cpu *cpu = dtp_cpu_of(be);
+	int64_t c = x.shape[2], pixels = x.shape[0] * x.shape[1], cp = dtp_round_up(c, 16), size = (int64_t)dtp_dtype_size(x.dtype);
+	struct moments m = {.slices = pixels < SLICES ? pixels : SLICES};
+
+	if (pixels == 0 || c == 0)
+		return DTP_OK;
+	uint64_t sums = (uint64_t)(m.slices * c) * sizeof(double);
+	enum dtp_code rc = dtp_cpu_scratch(cpu, 2 * sums + 2 * (uint64_t)cp * sizeof(float), (uint64_t)c * sizeof(float), err);
+	if (rc)
+		return rc;
+	m.sum = cpu->shared;
+	m.squares = m.sum + m.slices * c;
+	float *scale = (float *)(m.squares + m.slices * c), *bias = scale + cp;
+#pragma omp parallel for num_threads(cpu->threads)
+	for (int64_t s = 0; s < m.slices; s++)
+		slice_moments(&x, pixels * s / m.slices, pixels * (s + 1) / m.slices,
+			      dtp_cpu_local(cpu, omp_get_thread_num()), m.sum + s * c, m.squares + s * c);
+	group_affine(&m, c, groups, (double)pixels, eps, dtp_cpu_vector(w), dtp_cpu_vector(b), scale, bias);
+#pragma omp parallel for num_threads(cpu->threads)
+	for (int64_t p = 0; p < pixels; p++) {
+		float *row = dtp_cpu_local(cpu, omp_get_thread_num());
+		dtp_vec_load(row, (const char *)x.data + p * c * size, x.dtype, c);
+		dtp_vec_affine(row, scale, bias, c);
+		if (silu)
+			dtp_vec_silu(row, c);
+		dtp_vec_store((char *)out.data + p * c * size, out.dtype, row, c);
+	}
+	return DTP_OK;
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pack.h"
+
+#include <string.h>
+
+#include "vec.h"
+
+/* The unit that moves has 32 bits: a float, or a pair of bf16. */
+#define TILE 32 /* units of a row that are transposed at once: 64 rows of them are 8 KB */
+
+typedef uint32_t v8 __attribute__((vector_size(32)));
+
+/* Exchanges between two rows of units: those 1, 2 or 4 apart. */
+#define EVEN1(x, y) __builtin_shufflevector(x, y, 0, 8, 2, 10, 4, 12, 6, 14)
+#define ODD1(x, y) __builtin_shufflevector(x, y, 1, 9, 3, 11, 5, 13, 7, 15)
+#define EVEN2(x, y) __builtin_shufflevector(x, y, 0, 1, 8, 9, 4, 5, 12, 13)
+#define ODD2(x, y) __builtin_shufflevector(x, y, 2, 3, 10, 11, 6, 7, 14, 15)
+#define EVEN4(x, y) __builtin_shufflevector(x, y, 0, 1, 2, 3, 8, 9, 10, 11)
+#define ODD4(x, y) __builtin_shufflevector(x, y, 4, 5, 6, 7, 12, 13, 14, 15)
+
+/* 8x8 units.  Written out: gcc keeps an array of vectors in registers only where every index is a number. */
+static inline __attribute__((always_inline)) void transpose8(uint32_t *dst, const char *src, int64_t stride)
+{
+	v8 a[8], b[8];
+
+	memcpy(&a[0], src, 32), memcpy(&a[1], src + stride, 32);
+	memcpy(&a[2], src + 2 * stride, 32), memcpy(&a[3], src + 3 * stride, 32);
+	memcpy(&a[4], src + 4 * stride, 32), memcpy(&a[5], src + 5 * stride, 32);
+	memcpy(&a[6], src + 6 * stride, 32), memcpy(&a[7], src + 7 * stride, 32);
+
+	b[0] = EVEN1(a[0], a[1]), b[1] = ODD1(a[0], a[1]), b[2] = EVEN1(a[2], a[3]), b[3] = ODD1(a[2], a[3]);
+	b[4] = EVEN1(a[4], a[5]), b[5] = ODD1(a[4], a[5]), b[6] = EVEN1(a[6], a[7]), b[7] = ODD1(a[6], a[7]);
+
+	a[0] = EVEN2(b[0], b[2]), a[1] = EVEN2(b[1], b[3]), a[2] = ODD2(b[0], b[2]), a[3] = ODD2(b[1], b[3]);
+	a[4] = EVEN2(b[4], b[6]), a[5] = EVEN2(b[5], b[7]), a[6] = ODD2(b[4], b[6]), a[7] = ODD2(b[5], b[7]);
+
+	b[0] = EVEN4(a[0], a[4]), b[1] = EVEN4(a[1], a[5]), b[2] = EVEN4(a[2], a[6]), b[3] = EVEN4(a[3], a[7]);
+	b[4] = ODD4(a[0], a[4]), b[5] = ODD4(a[1], a[5]), b[6] = ODD4(a[2], a[6]), b[7] = ODD4(a[3], a[7]);
+
+	memcpy(dst, &b[0], 32), memcpy(dst + DTP_NB, &b[1], 32);
+	memcpy(dst + 2 * DTP_NB, &b[2], 32), memcpy(dst + 3 * DTP_NB, &b[3], 32);
+	memcpy(dst + 4 * DTP_NB, &b[4], 32), memcpy(dst + 5 * DTP_NB, &b[5], 32);
+	memcpy(dst + 6 * DTP_NB, &b[6], 32), memcpy(dst + 7 * DTP_NB, &b[7], 32);
+}
+
+/* dst [units][64] = src [64][units], rows stride bytes apart; units is a multiple of 8. */
+DTP_CLONES static void transpose_tile(uint32_t *dst, const char *src, int64_t stride, int64_t units)
+{
+	for (int64_t u = 0; u < units; u += 8)
+		for (int64_t n = 0; n < DTP_NB; n += 8)
+			transpose8(dst + u * DTP_NB + n, src + n * stride + u * 4, stride);
+}
+
+/* Columns [begin, end) of the rows, converted, into a tile that is zero elsewhere. */
+static void fill_tile(uint32_t tile[DTP_NB][TILE], enum dtp_dtype t, const char *src, enum dtp_dtype src_type, int64_t ld,
+		      int64_t rows, int64_t begin, int64_t end)
+{
+	float row[2 * TILE];
+	size_t size = dtp_dtype_size(src_type);
+
+	memset(tile, 0, sizeof(uint32_t[DTP_NB][TILE]));
+	for (int64_t r = 0; r < rows && begin < end; r++) {
+		const char *s = src + (r * ld + begin) * (int64_t)size;
+		if (t == src_type) {
+			memcpy(tile[r], s, (size_t)(end - begin) * size);
+			continue;
+		}
+		if (src_type == DTP_BF16)
+			dtp_vec_load(row, s, src_type, end - begin);
+		else
+			dtp_to_f32(row, s, src_type, (size_t)(end - begin));
+		dtp_vec_store(tile[r], t, row, end - begin);
+	}
+}
+
+void dtp_pack_rows(void *dst, enum dtp_dtype t, const void *src, enum dtp_dtype src_type, int64_t ld, int64_t rows, int64_t k)
+{
+	uint32_t tile[DTP_NB][TILE];
+	int64_t per_unit = t == DTP_BF16 ? 2 : 1, units = dtp_pack_depth(t, k) / per_unit, row_bytes = ld * 4 / per_unit;
+
+	for (int64_t u = 0; u < units; u += TILE) {
+		int64_t nu = units - u < TILE ? units - u : TILE, begin = u * per_unit, end = begin + nu * per_unit;
+		uint32_t *d = (uint32_t *)dst + u * DTP_NB;
+		if (rows == DTP_NB && t == src_type && end <= k) {
+			transpose_tile(d, (const char *)src + u * 4, row_bytes, nu);
+			continue;
+		}
+		fill_tile(tile, t, src, src_type, ld, rows, begin, end < k ? end : k);
+		transpose_tile(d, (const char *)tile, sizeof tile[0], nu);
+	}
+}
+
+void dtp_pack_columns(float *dst, const void *src, enum dtp_dtype src_type, int64_t ld, int64_t k, int64_t cols)
+{
+	int64_t depth = dtp_pack_depth(DTP_F32, k), size = (int64_t)dtp_dtype_size(src_type);
+
+	for (int64_t i = 0; i < k; i++, dst += DTP_NB) {
+		dtp_vec_load(dst, (const char *)src + i * ld * size, src_type, cols);
+		memset(dst + cols, 0, (size_t)(DTP_NB - cols) * sizeof *dst);
+	}
+	memset(dst, 0, (size_t)((depth - k) * DTP_NB) * sizeof *dst);
+}
+
+void dtp_pack_widen(float *dst, const void *src, int64_t k)
+{
+	const uint32_t *pairs = src;
+
+	for (int64_t i = 0; i < k; i += 2, dst += 2 * DTP_NB, pairs += DTP_NB)
+		dtp_vec_split_pairs(dst, dst + DTP_NB, pairs, DTP_NB);
+}
