@@ -83,13 +83,11 @@ static void emit(struct job *j, int rank, enum dtp_event_kind kind, const char *
 static void on_message(void *arg, int rank, const struct dtp_msg *m)
 {
 	struct job *j = arg;
-	struct dtp_watched *w = &j->sup.ranks[rank];
-	uint64_t done = w->done, total = w->total;
 
 	dtp_supervisor_message(&j->sup, rank, m, now_s());
 	if (m->type == DTP_MSG_STAGE)
 		emit(j, rank, DTP_EVENT_STAGE, m->text[0].p);
-	else if (m->type == DTP_MSG_BEAT && (w->done != done || w->total != total))
+	else if (m->type == DTP_MSG_BEAT)
 		emit(j, rank, DTP_EVENT_PROGRESS, NULL);
 	else if (m->type == DTP_MSG_NOTE)
 		emit(j, rank, DTP_EVENT_NOTE, m->text[0].p);

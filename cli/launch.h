@@ -11,7 +11,8 @@
 /* What the ranks say while they run. */
 enum dtp_event_kind {
 	DTP_EVENT_STAGE,    /* text: a new stage begins in phase */
-	DTP_EVENT_PROGRESS, /* done of total within the stage: bytes in DTP_PHASE_LOAD, else blocks, steps or tiles */
+	DTP_EVENT_PROGRESS, /* done of total within the stage: bytes in DTP_PHASE_LOAD, else blocks, steps or tiles; also sent
+			     * with what it was before while the rank moves, some times a second */
 	DTP_EVENT_NOTE,     /* text: a line for the user */
 	DTP_EVENT_WARN,     /* text: a warning */
 	DTP_EVENT_STDOUT,   /* text: a line, without its newline, that a rank other than 0 wrote on its stdout ... */

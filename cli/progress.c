@@ -81,6 +81,21 @@ static void left(char *buf, size_t len, double seconds, double fraction)
 		snprintf(buf, len, ", %s left", dtp_seconds_text(seconds * (1 - fraction) / fraction).s);
 }
 
+/* A step and those to come, by the mean of the steps that are done since the clock was started. */
+static void step_line(const struct dtp_progress *p, long i, long n, double spent, char *buf, size_t len)
+{
+	double done = (double)(i - p->step_first), mean = done > 0 ? (p->stage_began - p->steps_began) / done : 0;
+	double todo = mean * (double)(n - i + 1) - spent;
+
+	if (done > 0)
+		snprintf(buf, len, "%s: %s per step, %s left", p->stage, dtp_seconds_text(mean).s,
+			 dtp_seconds_text(todo > 0 ? todo : 0).s);
+	else if (spent >= 1)
+		snprintf(buf, len, "%s: %s", p->stage, dtp_seconds_text(spent).s);
+	else
+		snprintf(buf, len, "%s", p->stage);
+}
+
 void dtp_progress_line(const struct dtp_progress *p, char *buf, size_t len)
 {
 	double spent = p->now() - p->stage_began, part = p->total ? (double)p->done / (double)p->total : 0;
@@ -89,23 +104,19 @@ void dtp_progress_line(const struct dtp_progress *p, char *buf, size_t len)
 
 	part = part > 1 ? 1 : part;
 	left(eta, sizeof eta, spent, part);
-	if (p->phase == DTP_PHASE_LOAD && p->total) {
+	if (p->phase == DTP_PHASE_STEP && counted(p->stage, &i, &n)) {
+		step_line(p, i, n, spent, buf, len);
+	} else if (p->phase == DTP_PHASE_LOAD && p->total) {
 		uint64_t rate = spent > 0 ? (uint64_t)((double)p->done / spent) : 0;
 		snprintf(buf, len, "%s: %s of %s, %s/s%s", p->stage, dtp_bytes_text(p->done).s, dtp_bytes_text(p->total).s,
 			 dtp_bytes_text(rate).s, eta);
-	} else if (p->phase == DTP_PHASE_STEP && counted(p->stage, &i, &n)) {
-		/* Whole steps that are done since the clock was started, and the part of this one. */
-		double done = (double)(i - p->step_first) + part, took = p->now() - p->steps_began;
-		double todo = (double)(n - i + 1) - part;
-		if (done > 0.02 && took > 0)
-			snprintf(buf, len, "%s: %s per step, %s left", p->stage, dtp_seconds_text(took / done).s,
-				 dtp_seconds_text(took / done * todo).s);
-		else
-			snprintf(buf, len, "%s", p->stage);
-	} else if (p->total)
+	} else if (p->total) {
 		snprintf(buf, len, "%s: %d %%%s", p->stage, (int)(100 * part), eta);
-	else
+	} else if (spent >= 1) {
+		snprintf(buf, len, "%s: %s", p->stage, dtp_seconds_text(spent).s);
+	} else {
 		snprintf(buf, len, "%s", p->stage);
+	}
 }
 
 void dtp_progress_end(struct dtp_progress *p)
@@ -165,10 +176,15 @@ static void new_stage(struct dtp_progress *p, const struct dtp_event *e)
 	bool goes_on = e->phase == DTP_PHASE_STEP && p->phase == DTP_PHASE_STEP && counted(p->stage, &last_i, &last_n) &&
 		       counted(e->text, &i, &n) && n == last_n && i == last_i + 1;
 
-	/* The first step of an image also makes primitives and touches memory anew: time from the second on. */
-	if (e->phase == DTP_PHASE_STEP && counted(e->text, &i, &n) && (!goes_on || (i == 2 && p->step_first == 1))) {
-		p->steps_began = now;
-		p->step_first = i;
+	if (e->phase == DTP_PHASE_STEP && counted(e->text, &i, &n)) {
+		if (!goes_on) {
+			p->steps_began = now;
+			p->step_first = i;
+		} else if (i == 3 && p->step_first == 1) {
+			/* The first step also compiles kernels and touches memory anew: once there is another, that counts. */
+			p->steps_began = p->stage_began;
+			p->step_first = 2;
+		}
 	}
 	snprintf(p->stage, sizeof p->stage, "%s", e->text);
 	p->phase = e->phase;

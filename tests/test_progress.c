@@ -77,17 +77,25 @@ static void progress_steps_tell_the_time_left(void **state)
 	dtp_progress_line(&p, line, sizeof line);
 	assert_string_equal(line, "step 1/4");
 	clock_now += 20; /* the first is slow */
+	dtp_progress_line(&p, line, sizeof line);
+	assert_string_equal(line, "step 1/4: 20 s");
+	moved(&p, 0, 1, 4); /* of the steps: not of this one */
 	stage(&p, 0, DTP_PHASE_STEP, "step 2/4");
+	dtp_progress_line(&p, line, sizeof line);
+	assert_string_equal(line, "step 2/4: 20 s per step, 60 s left");
 	clock_now += 10;
 	stage(&p, 0, DTP_PHASE_STEP, "step 3/4");
 	clock_now += 5;
-	moved(&p, 0, 5, 10);
+	moved(&p, 0, 2, 4);
 	dtp_progress_line(&p, line, sizeof line);
 	assert_string_equal(line, "step 3/4: 10 s per step, 15 s left");
 	clock_now += 5;
 	stage(&p, 0, DTP_PHASE_STEP, "step 4/4");
 	dtp_progress_line(&p, line, sizeof line);
 	assert_string_equal(line, "step 4/4: 10 s per step, 10 s left");
+	clock_now += 11; /* slower than the others: no time is negative */
+	dtp_progress_line(&p, line, sizeof line);
+	assert_string_equal(line, "step 4/4: 10 s per step, 0.00 s left");
 	/* The next image begins anew. */
 	stage(&p, 0, DTP_PHASE_DECODE, "decode");
 	stage(&p, 0, DTP_PHASE_STEP, "image 2/3, step 1/4");
