@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "supervise.h"
 
+#include "units.h"
+
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,13 +68,13 @@ void dtp_supervisor_excuse(struct dtp_supervisor *s, double seconds, double now)
 	s->failed_at = later(s->failed_at, seconds, now);
 }
 
-/* "'load transformer' (1.2 of 3.9 GB)" */
+/* "'load transformer' (1.2 GB of 3.9 GB)" */
 static void where(const struct dtp_watched *w, char *buf, size_t size)
 {
 	if (!w->total)
 		snprintf(buf, size, "'%s'", w->stage);
 	else if (w->phase == DTP_PHASE_LOAD)
-		snprintf(buf, size, "'%s' (%.2f of %.2f GB)", w->stage, (double)w->done / 1e9, (double)w->total / 1e9);
+		snprintf(buf, size, "'%s' (%s of %s)", w->stage, dtp_bytes_text(w->done).s, dtp_bytes_text(w->total).s);
 	else
 		snprintf(buf, size, "'%s' (%llu of %llu done)", w->stage, (unsigned long long)w->done,
 			 (unsigned long long)w->total);
@@ -189,7 +191,7 @@ static const char *signal_hint(const struct dtp_supervisor *s, int sig)
 	if (sig == SIGBUS)
 		return ": a mapped file was cut short, or shared memory is full";
 	if (sig == SIGSEGV || sig == SIGABRT || sig == SIGILL || sig == SIGFPE)
-		return ": an error of this program";
+		return ": an error of this program or of a library, which may have found no memory";
 	return "";
 }
 

@@ -65,6 +65,20 @@ static bool say(struct dtp_worker *w, const struct dtp_msg *m)
 	return ok;
 }
 
+/* For the reporting thread, which must notice the end of the run whatever happens: true, with `sending` held, if a message can
+ * go out without waiting for another thread or for the launcher (which may be stopped). */
+static bool free_to_say(struct dtp_worker *w)
+{
+	struct pollfd p = {.fd = w->fd, .events = POLLOUT};
+
+	if (pthread_mutex_trylock(&w->sending))
+		return false;
+	if (poll(&p, 1, 0) == 1 && p.revents & POLLOUT)
+		return true;
+	pthread_mutex_unlock(&w->sending);
+	return false;
+}
+
 /* ---- the monitor */
 
 static void on_beat(void *arg)
@@ -224,8 +238,8 @@ static void take_sigterm(struct dtp_worker *w)
 
 	m.n[0] = DTP_FAILED;
 	m.n[1] = true; /* whoever sent it to the whole job means the launcher */
-	if (!atomic_load(&w->stopped))
-		say(w, &m);
+	if (!atomic_load(&w->stopped) && free_to_say(w))
+		dtp_msg_send(w->fd, &m);
 	leave_now();
 }
 
@@ -235,10 +249,9 @@ struct sample {
 	double sent;
 };
 
-/* Sampled and sent under one lock: the progress of one stage never follows the message of the next. */
+/* Called with `sending` held: the progress of one stage never follows the message of the next. */
 static void send_beat(struct dtp_worker *w, struct sample *last)
 {
-	pthread_mutex_lock(&w->sending);
 	struct sample s = {.beats = atomic_load_explicit(&w->beats, memory_order_relaxed),
 			   .done = atomic_load_explicit(&w->done, memory_order_relaxed),
 			   .total = atomic_load_explicit(&w->total, memory_order_relaxed),
@@ -246,11 +259,10 @@ static void send_beat(struct dtp_worker *w, struct sample *last)
 			   .sent = now_s()};
 	struct dtp_msg m = {.type = DTP_MSG_BEAT, .n = {s.beats, s.waiting, s.done, s.total}};
 
-	if (s.beats != last->beats || s.waiting != last->waiting || s.sent - last->sent >= ALIVE_S) {
-		*last = s;
-		dtp_msg_send(w->fd, &m);
-	}
-	pthread_mutex_unlock(&w->sending);
+	if (s.beats == last->beats && s.waiting == last->waiting && s.sent - last->sent < ALIVE_S)
+		return;
+	*last = s;
+	dtp_msg_send(w->fd, &m);
 }
 
 static void *report(void *arg)
@@ -276,7 +288,10 @@ static void *report(void *arg)
 			else if (now_s() - stopped_at > LEAVE_S)
 				leave_now();
 		}
-		send_beat(w, &last);
+		if (free_to_say(w)) {
+			send_beat(w, &last);
+			pthread_mutex_unlock(&w->sending);
+		}
 	}
 	dtp_inbox_free(&in);
 	return NULL;
@@ -413,7 +428,9 @@ static void report_outcome(struct dtp_worker *w, enum dtp_code code, struct dtp_
 
 	if (code) {
 		bool aborted = atomic_load(&w->stopped);
+		pthread_mutex_lock(&w->sending);
 		send_beat(w, &(struct sample){0}); /* how far it came */
+		pthread_mutex_unlock(&w->sending);
 		err->rank = w->rank;
 		err->secondary = err->secondary || aborted || code == DTP_INTERRUPTED;
 		snprintf(err->stage, sizeof err->stage, "%.*s", (int)sizeof err->stage - 1, w->stage);

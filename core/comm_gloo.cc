@@ -15,6 +15,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -666,8 +667,10 @@ enum dtp_code dtp_comm_gloo(int rank, int size, const struct dtp_store *store, c
 		fam->device = open_device(iface);
 		c.reset(new gloo_comm(rank, size, mon ? mon : &dtp_monitor_none, fam));
 	} catch (const std::exception &e) {
-		return dtp_fail(err, DTP_REFUSED, "network interface '%s': %s", iface ? iface : "127.0.0.1",
-				without_place(e.what()));
+		/* No thread or no memory is a failure; an address that cannot be had, the user's mistake. */
+		bool resources = dynamic_cast<const std::system_error *>(&e) || dynamic_cast<const std::bad_alloc *>(&e);
+		return dtp_fail(err, resources ? DTP_FAILED : DTP_REFUSED, "network interface '%s': %s",
+				iface ? iface : "127.0.0.1", without_place(e.what()));
 	}
 	dtp_code code = guarded(c.get(), "rendezvous", err, [&] {
 		connect_all(c.get(), [&](const bytes &b) {

@@ -228,14 +228,24 @@ static void sync_folder(const char *path)
 	free(dir);
 }
 
-/* Names the file that is complete now, if it has none yet. */
-static int name_it(struct dtp_outfile *out)
+/* The file is complete: gives it its name, at once where nothing has that name yet. */
+static int place(struct dtp_outfile *out)
 {
 	const char *name;
+	char self[32];
 	struct stat st;
 
-	if (out->tmp || fstat(fileno(out->f), &st) || !S_ISREG(st.st_mode) || st.st_nlink)
+	if (out->tmp) /* renamed below, once it is closed */
 		return 0;
+	if (fstat(fileno(out->f), &st))
+		return errno;
+	if (!S_ISREG(st.st_mode) || st.st_nlink)
+		return 0;
+	snprintf(self, sizeof self, "/proc/self/fd/%d", fileno(out->f));
+	if (!linkat(AT_FDCWD, self, AT_FDCWD, out->path, AT_SYMLINK_FOLLOW))
+		return 0;
+	if (errno != EEXIST)
+		return errno;
 	char *dir = folder_of(out->path, &name);
 	int failed = !dir ? ENOMEM : give_name(dir, name, fileno(out->f), &out->tmp) < 0 ? errno : 0;
 	free(dir);
@@ -257,7 +267,7 @@ enum dtp_code dtp_outfile_commit(struct dtp_outfile *out, struct dtp_err *err)
 	if (!failed && atomic_load(&given_up) == (long)getpid())
 		failed = ECANCELED;
 	if (!failed)
-		failed = name_it(out);
+		failed = place(out);
 	if (fclose(out->f) && !failed)
 		failed = errno;
 	out->f = NULL;
@@ -265,12 +275,13 @@ enum dtp_code dtp_outfile_commit(struct dtp_outfile *out, struct dtp_err *err)
 		if (rename(out->tmp, out->path)) {
 			failed = errno;
 		} else {
-			sync_folder(out->path);
 			unclaim(out->tmp);
 			free(out->tmp);
 			out->tmp = NULL;
 		}
 	}
+	if (!failed && !device)
+		sync_folder(out->path);
 	enum dtp_code rc = DTP_OK;
 	if (failed)
 		rc = dtp_fail(err, DTP_FAILED, "cannot write '%s': %s", out->path, strerror(failed));

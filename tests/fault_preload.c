@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loaded into the ranks by LD_PRELOAD: makes one of them fail at a chosen moment.  The moments are the stages that a rank
+ * reports to its launcher (its messages pass through here) and the naming of a finished file.
+ *   FAULT_RANK    which rank
+ *   FAULT_STAGE   how the stage's text begins; "naming": when a finished file is about to get its name
+ *   FAULT_DO      kill, stop, exit, abort, segv, hang (for ever), memory (no more of it from here on)
+ *   FAULT_MARK    a file that is made when it happens */
+#include "control.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static const char *setting(const char *name)
+{
+	const char *s = getenv(name);
+	return s ? s : "";
+}
+
+static void end_of_memory(void)
+{
+	long pages = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+	struct rlimit l;
+
+	if (f && fscanf(f, "%ld", &pages) != 1)
+		pages = 0;
+	if (f)
+		fclose(f);
+	l.rlim_cur = l.rlim_max = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE);
+	setrlimit(RLIMIT_AS, &l);
+}
+
+static void happen(void)
+{
+	const char *what = setting("FAULT_DO");
+	int fd = open(setting("FAULT_MARK"), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+	if (fd >= 0)
+		close(fd);
+	if (!strcmp(what, "kill"))
+		raise(SIGKILL);
+	else if (!strcmp(what, "stop"))
+		raise(SIGSTOP);
+	else if (!strcmp(what, "exit"))
+		exit(1);
+	else if (!strcmp(what, "abort"))
+		abort();
+	else if (!strcmp(what, "segv"))
+		raise(SIGSEGV);
+	else if (!strcmp(what, "memory"))
+		end_of_memory();
+	else if (!strcmp(what, "hang"))
+		for (;;)
+			pause();
+}
+
+static int mine(const char *stage, size_t len)
+{
+	static int done;
+	const char *want = setting("FAULT_STAGE");
+	size_t n = strlen(want);
+
+	if (done || !n || n > len || memcmp(stage, want, n) || strcmp(setting(DTP_ENV_RANK), setting("FAULT_RANK")))
+		return 0;
+	done = 1;
+	return 1;
+}
+
+ssize_t send(int fd, const void *buf, size_t len, int flags)
+{
+	static ssize_t (*real)(int, const void *, size_t, int);
+	const size_t text = 2 * sizeof(uint32_t) + DTP_MSG_NUMBERS * sizeof(uint64_t) + sizeof(uint32_t);
+	uint32_t type = DTP_MSG_TYPES;
+
+	if (!real)
+		*(void **)&real = dlsym(RTLD_NEXT, "send");
+	ssize_t sent = real(fd, buf, len, flags);
+	if (len > text)
+		memcpy(&type, (const char *)buf + sizeof type, sizeof type);
+	if (type == DTP_MSG_STAGE && mine((const char *)buf + text, len - text))
+		happen();
+	return sent;
+}
+
+int rename(const char *from, const char *to)
+{
+	static int (*real)(const char *, const char *);
+
+	if (!real)
+		*(void **)&real = dlsym(RTLD_NEXT, "rename");
+	if (mine("naming", strlen("naming")))
+		happen();
+	return real(from, to);
+}
+
+int linkat(int from_dir, const char *from, int to_dir, const char *to, int flags)
+{
+	static int (*real)(int, const char *, int, const char *, int);
+
+	if (!real)
+		*(void **)&real = dlsym(RTLD_NEXT, "linkat");
+	if (mine("naming", strlen("naming")))
+		happen();
+	return real(from_dir, from, to_dir, to, flags);
+}
