@@ -157,37 +157,35 @@ std::vector<transfer> transfers(gloo_comm *c, const void *p, size_t nbytes)
 	return t;
 }
 
-/* ---- sums: dst[i] = parts[0][i] + parts[1][i] + ...; dst may be one of the parts.  Whole tiles have a constant length: the
- * compiler makes vector code of them. */
-constexpr int tile = 256;
+/* ---- sums: dst[i] = parts[0][i] + parts[1][i] + ..., in this order; dst may be one of the parts. */
+constexpr size_t tile = 256;
+
+template <typename T, typename Acc, Acc load(T), T store(Acc)>
+__attribute__((always_inline)) inline void sum_tile(T *dst, const void *const *parts, int nparts, size_t at, size_t n)
+{
+	Acc acc[tile];
+	for (int r = 0; r < nparts; r++) {
+		const T *src = static_cast<const T *>(parts[r]) + at;
+		if (r == 0)
+			for (size_t j = 0; j < n; j++)
+				acc[j] = load(src[j]);
+		else
+			for (size_t j = 0; j < n; j++)
+				acc[j] += load(src[j]);
+	}
+	for (size_t j = 0; j < n; j++)
+		dst[j] = store(acc[j]);
+}
 
 template <typename T, typename Acc, Acc load(T), T store(Acc)>
 void sum(void *dst, const void *const *parts, int nparts, size_t n)
 {
-	for (size_t i = 0; i < n; i += tile) {
-		T out[tile];
-		Acc acc[tile];
-		size_t len = std::min<size_t>(tile, n - i);
-		for (int r = 0; r < nparts; r++) {
-			const T *src = static_cast<const T *>(parts[r]) + i;
-			T in[tile];
-			if (len == tile) {
-				std::memcpy(in, src, sizeof in);
-			} else {
-				std::memset(in, 0, sizeof in);
-				std::memcpy(in, src, len * sizeof(T));
-			}
-			if (r == 0)
-				for (int j = 0; j < tile; j++)
-					acc[j] = load(in[j]);
-			else
-				for (int j = 0; j < tile; j++)
-					acc[j] += load(in[j]);
-		}
-		for (int j = 0; j < tile; j++)
-			out[j] = store(acc[j]);
-		std::memcpy(static_cast<T *>(dst) + i, out, len * sizeof(T));
-	}
+	T *out = static_cast<T *>(dst);
+	size_t at = 0;
+	for (; at + tile <= n; at += tile) /* of constant length: the compiler makes vector code of it */
+		sum_tile<T, Acc, load, store>(out + at, parts, nparts, at, tile);
+	if (at < n)
+		sum_tile<T, Acc, load, store>(out + at, parts, nparts, at, n - at);
 }
 
 template <typename T> inline T same(T x)
