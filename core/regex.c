@@ -55,6 +55,11 @@ static enum dtp_code refuse(struct translation *t, size_t from, const char *why)
 	return rc;
 }
 
+static void put(struct translation *t, const char *text)
+{
+	fwrite(text, 1, strlen(text), t->f);
+}
+
 static bool is_category(const char *name, size_t n)
 {
 	static const char *const known[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd",
@@ -70,7 +75,7 @@ static bool is_category(const char *name, size_t n)
 static void put_category(struct translation *t, const char *name, size_t n, bool negated)
 {
 	if (!t->in_class)
-		fputs(negated ? "[^" : "[", t->f);
+		put(t, negated ? "[^" : "[");
 	fprintf(t->f, "\\p{%.*s}", (int)n, name);
 	for (size_t i = 0; i < sizeof dtp_newer_unicode / sizeof *dtp_newer_unicode; i++)
 		if (!memcmp(dtp_newer_unicode[i].category, name, n))
@@ -134,10 +139,10 @@ static enum dtp_code escape(struct translation *t)
 	char c = t->in[t->at++];
 	switch (c) {
 	case 's':
-		fputs("\\p{White_Space}", t->f);
+		put(t, "\\p{White_Space}");
 		return DTP_OK;
 	case 'S':
-		fputs("\\P{White_Space}", t->f);
+		put(t, "\\P{White_Space}");
 		return DTP_OK;
 	case 'D':
 		if (t->in_class)
