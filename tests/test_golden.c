@@ -179,25 +179,33 @@ static bool same_shape(const struct dtp_st_entry *a, const struct dtp_st_entry *
 	return a->ndim == b->ndim && !memcmp(a->shape, b->shape, sizeof a->shape[0] * (size_t)a->ndim);
 }
 
-/* Mean and largest difference of two tensors of one shape. */
-static void differ(const struct dtp_st *a, const char *a_name, const struct dtp_st *b, const char *b_name, double *mean,
-		   double *max)
+struct difference {
+	double mean, max;
+	double over; /* share of the values that differ by more than `near` */
+};
+
+/* Two tensors of one shape. */
+static struct difference differ(const struct dtp_st *a, const char *a_name, const struct dtp_st *b, const char *b_name,
+				double near)
 {
 	size_t n, m;
-	double *x = values(a, a_name, &n), *y = values(b, b_name, &m), sum = 0;
+	double *x = values(a, a_name, &n), *y = values(b, b_name, &m);
+	struct difference d = {0, 0, 0};
 
-	*max = 0;
 	if (!same_shape(dtp_st_find(a, a_name), dtp_st_find(b, b_name)))
 		fail_msg("'%s' and '%s' differ in shape", a_name, b_name);
 	for (size_t i = 0; i < n; i++) {
-		double d = fabs(x[i] - y[i]);
-		sum += d;
-		if (!(d <= *max))
-			*max = d;
+		double v = fabs(x[i] - y[i]);
+		d.mean += v;
+		d.over += !(v <= near);
+		if (!(v <= d.max)) /* NaN is the largest */
+			d.max = v;
 	}
-	*mean = sum / (double)(n ? n : 1);
+	d.mean /= (double)(n ? n : 1);
+	d.over /= (double)(n ? n : 1);
 	free(x);
 	free(y);
+	return d;
 }
 
 static double rms(const struct dtp_st *st, const char *name)
@@ -211,36 +219,58 @@ static double rms(const struct dtp_st *st, const char *name)
 	return n && ss > 0 ? sqrt(ss / (double)n) : 1;
 }
 
+/* What comes before the time enters, or beside it. */
+static bool before_time(const char *name)
+{
+	static const char *const prefixes[] = {"text.", "init.", "sched.", "step0.in.", "step0.rope.", "step0.x_embedder",
+		"step0.context_embedder"};
+
+	for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
+		if (!strncmp(name, prefixes[i], strlen(prefixes[i])))
+			return true;
+	return false;
+}
+
 struct tally {
 	int compared, loose, wrong;
 	char worst[128];
-	double worst_rel;
+	double worst_rel, most_over;
 };
 
+/* Within 1e-4 of the golden's RMS at the maximum, and nine values of ten within 1e-5; all but one in a thousand before the time enters.
+ * Its sinusoids are the limit: the reference's f32 exp differs in its last bit from machine to machine, which moves
+ * step0.time_proj by 3e-5 and all that follows by about a third of it. */
 static void compare_stage(const struct dtp_st *ours, const struct dtp_st *golden, const struct dtp_st_entry *g,
 			  struct tally *t)
 {
 	const struct dtp_st_entry *o = dtp_st_find(ours, g->name);
-	bool whole = g->dtype == DTP_I64;
-	double mean, max, rel;
+	bool whole = g->dtype == DTP_I64, wrong;
 
 	if (!o || !same_shape(o, g) || whole != (o->dtype == DTP_I64)) {
 		print_error("%s: %s\n", g->name, !o ? "missing" : "another shape or kind of number");
 		t->wrong++;
 		return;
 	}
-	differ(ours, g->name, golden, g->name, &mean, &max);
-	rel = max / rms(golden, g->name);
-	if (whole ? max != 0 : g->dtype == DTP_U8 ? max > 1 : !(rel <= 1e-4)) {
-		print_error("%s: differs by %g at the maximum, %g of its RMS; mean %g\n", g->name, max, rel, mean);
+	double unit = rms(golden, g->name);
+	struct difference d = differ(ours, g->name, golden, g->name, 1e-5 * unit);
+	if (whole)
+		wrong = d.max != 0;
+	else if (g->dtype == DTP_U8)
+		wrong = !(d.max <= 1);
+	else
+		wrong = !(d.max <= 1e-4 * unit) || d.over > (before_time(g->name) ? 0.001 : 0.1);
+	if (wrong) {
+		print_error("%s: differs by %g of its RMS at the maximum, %.2g %% of the values by more than 1e-5\n", g->name,
+			    d.max / unit, 100 * d.over);
 		t->wrong++;
 	}
 	if (whole || g->dtype == DTP_U8)
 		return;
 	t->compared++;
-	t->loose += rel > 1e-5;
-	if (rel > t->worst_rel) {
-		t->worst_rel = rel;
+	t->loose += d.over > 0;
+	t->most_over = d.over > t->most_over ? d.over : t->most_over;
+	if (d.max / unit > t->worst_rel) {
+		t->worst_rel = d.max / unit;
 		snprintf(t->worst, sizeof t->worst, "%s", g->name);
 	}
 }
@@ -287,12 +317,11 @@ static void compare_all(const char *path, const char *const which[2])
 	open_tensors(fixture("reference/%s/golden_%s.safetensors", which[0], which[1]), &golden);
 	for (int i = 0; i < golden.nentries; i++)
 		compare_stage(&ours, &golden, &golden.entries[i], &t);
-	print_message("%d stages, %d of them over 1e-5, worst %s: %.2g of its RMS\n", t.compared, t.loose, t.worst,
-		      t.worst_rel);
+	print_message("%d stages, %d of them over 1e-5 somewhere, in at most %.2g %% of the values; worst %s: %.2g of its RMS\n",
+		      t.compared, t.loose, 100 * t.most_over, t.worst, t.worst_rel);
 	if (t.wrong)
 		fail_msg("%d stages are wrong", t.wrong);
 	assert_true(t.compared >= 30);
-	assert_true(2 * t.loose < t.compared);
 	dtp_st_close(&ours);
 	dtp_st_close(&golden);
 }
@@ -317,7 +346,6 @@ static void degrees_agree(void **state)
 	struct spec s = *(const struct spec *)*state;
 	struct dtp_st st[NDEGREES];
 	char path[700], name[64];
-	double mean, max;
 
 	for (size_t i = 0; i < NDEGREES; i++) {
 		s.degree = degrees[i];
@@ -328,7 +356,7 @@ static void degrees_agree(void **state)
 		for (size_t j = 0; j < i; j++)
 			for (int step = 0; step < 4; step++) {
 				snprintf(name, sizeof name, "step.%d.noise_pred", step);
-				differ(&st[i], name, &st[j], name, &mean, &max);
+				double max = differ(&st[i], name, &st[j], name, 0).max;
 				if (!(max <= 1e-5))
 					fail_msg("%s differs by %g between degrees %d and %d", name, max, degrees[i], degrees[j]);
 			}
@@ -345,7 +373,6 @@ static void bf16_error(void **state)
 	const char *const *which = cases[s->which];
 	struct dtp_st ours, golden, torch;
 	char path[700], exact_t[64], own[64];
-	double unit, mean, max;
 
 	result(s, ".safetensors", path);
 	open_tensors(path, &ours);
@@ -354,11 +381,9 @@ static void bf16_error(void **state)
 	for (int i = 0; i < 2; i++) {
 		snprintf(exact_t, sizeof exact_t, "exact_t.%s", stages[i][1]);
 		snprintf(own, sizeof own, "own_noise.%s", stages[i][1]);
-		differ(&torch, exact_t, &golden, stages[i][0], &unit, &max);
-		if (s->exact)
-			differ(&ours, stages[i][0], &golden, stages[i][0], &mean, &max);
-		else
-			differ(&ours, stages[i][0], &torch, own, &mean, &max);
+		double unit = differ(&torch, exact_t, &golden, stages[i][0], 0).mean;
+		double mean = s->exact ? differ(&ours, stages[i][0], &golden, stages[i][0], 0).mean
+				       : differ(&ours, stages[i][0], &torch, own, 0).mean;
 		print_message("%s: mean error %.2g, %.2f of exact_t's\n", stages[i][0], mean, mean / unit);
 		if (!(mean <= (s->exact ? 1.5 : 2) * unit))
 			fail_msg("%s: mean error %g, that of exact_t is %g", stages[i][0], mean, unit);
@@ -404,7 +429,6 @@ static void latent_file(void **state)
 	struct dtp_st ours, golden;
 	char path[700];
 	struct call c;
-	double mean, max;
 
 	snprintf(path, sizeof path, "%s/latents-%d.safetensors", temp_dir(), s->bf16);
 	begin_call(&c, cases[s->which], s->degree, s->bf16);
@@ -416,9 +440,9 @@ static void latent_file(void **state)
 	assert_int_equal(ours.nentries, 1);
 	assert_int_equal(ours.entries[0].dtype, s->bf16 ? DTP_BF16 : DTP_F32);
 	open_tensors(fixture("reference/%s/golden_%s.safetensors", cases[s->which][0], cases[s->which][1]), &golden);
-	differ(&ours, "latents", &golden, "final.output_type_latent", &mean, &max);
+	struct difference d = differ(&ours, "latents", &golden, "final.output_type_latent", 0);
 	if (!s->bf16)
-		assert_true(max <= 1e-4 * rms(&golden, "final.output_type_latent"));
+		assert_true(d.max <= 1e-4 * rms(&golden, "final.output_type_latent"));
 	for (size_t i = 0; i < sizeof metadata / sizeof metadata[0]; i++) {
 		char *v = dtp_st_metadata(&ours, metadata[i][0]);
 		assert_non_null(v);
