@@ -152,7 +152,8 @@ static void print(struct dtp_progress *p, const char *colour, const char *label,
 		fprintf(p->f, "rank %d: ", rank);
 	if (*label)
 		fprintf(p->f, "%s%s%s ", p->colour ? colour : "", label, p->colour ? "\033[0m" : "");
-	fprintf(p->f, "%s\n", text);
+	dtp_write_text(p->f, text);
+	fputc('\n', p->f);
 	if (again)
 		draw(p);
 	fflush(p->f);

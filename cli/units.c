@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "units.h"
 
-#include <stdio.h>
-
 struct dtp_text dtp_bytes_text(uint64_t n)
 {
 	static const char *const units[] = {"kB", "MB", "GB", "TB", "PB", "EB"};
@@ -38,4 +36,12 @@ struct dtp_text dtp_seconds_text(double s)
 			snprintf(t.s, sizeof t.s, "%ld:%02ld:%02ld", n / 3600, n / 60 % 60, n % 60);
 	}
 	return t;
+}
+
+void dtp_write_text(FILE *f, const char *s)
+{
+	for (; *s; s++) {
+		unsigned char c = (unsigned char)*s;
+		fputc((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f ? '?' : c, f);
+	}
 }

@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers for people. */
+/* Numbers and texts for people. */
 #ifndef DTP_UNITS_H
 #define DTP_UNITS_H
 
 #include <stdint.h>
+#include <stdio.h>
 
 struct dtp_text {
 	char s[32];
 };
 struct dtp_text dtp_bytes_text(uint64_t n);       /* "512 bytes", "41 kB", "7.8 MB", "16.2 GB"; powers of 1000 */
 struct dtp_text dtp_seconds_text(double s);       /* "0.14 s", "9.3 s", "75 s", "12:05", "1:02:03" */
+/* Writes a text that may hold names from files: control characters other than newline and tab become '?', so that a
+ * checkpoint cannot steer the terminal. */
+void dtp_write_text(FILE *f, const char *s);
 #endif

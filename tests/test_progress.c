@@ -151,6 +151,14 @@ static void progress_other_ranks_are_named(void **state)
 	end(&p, "rank 2: libfoo: bad\n");
 }
 
+static void progress_names_cannot_steer_the_terminal(void **state)
+{
+	(void)state;
+	struct dtp_progress p = begin(false, false);
+	dtp_progress_warn(&p, "tensor 'a\033[2Jb\r\x7f'\tc\n\xc3\xa9");
+	end(&p, "warning: tensor 'a?[2Jb?" "?'\tc\n\xc3\xa9\n");
+}
+
 static void progress_colour_of_warnings(void **state)
 {
 	(void)state;
@@ -211,6 +219,7 @@ int main(void)
 		cmocka_unit_test(progress_is_cut_to_the_columns),
 		cmocka_unit_test(progress_quiet_leaves_warnings),
 		cmocka_unit_test(progress_other_ranks_are_named),
+		cmocka_unit_test(progress_names_cannot_steer_the_terminal),
 		cmocka_unit_test(progress_colour_of_warnings),
 		cmocka_unit_test(progress_columns_from_the_environment),
 		cmocka_unit_test(units_bytes),

@@ -47,7 +47,8 @@ bad component_missing \
 	"cannot open 'DIR/m/scheduler/scheduler_config.json': No such file or directory"
 model
 rm "$m/tokenizer/tokenizer.json"
-bad tokenizer_missing ''
+bad tokenizer_missing \
+	"cannot open 'DIR/m/tokenizer/tokenizer.json': No such file or directory"
 
 # ---- what is not supported
 model
@@ -225,7 +226,8 @@ bad index_of_wrong_type \
 
 # ---- prompts and outputs
 model
-bad prompt_is_no_utf8 '' --prompt "$(printf 'a\377b')"
+bad prompt_is_no_utf8 \
+	"the prompt is not valid UTF-8: byte 0xff at offset 1" --prompt "$(printf 'a\377b')"
 bad output_folder_missing \
 	"cannot write 'DIR/none/x.png': the folder 'DIR/none' does not exist" -o "$dir/none/x.png"
 bad output_is_a_folder \

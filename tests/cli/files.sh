@@ -7,7 +7,7 @@ mkdir "$dir/out"
 
 # draw ARGUMENT...: a small picture of one step; what it printed is in $dir/stdout and $dir/stderr.
 draw() {
-	"$DIFFTP" --model $model --prompt "a red fox" --height 64 --width 64 --steps 1 --max-sequence-length 16 "$@" \
+	"$DIFFTP" --model $model --prompt "a red fox" --height 64 --width 64 --steps 1 --max-sequence-length 32 "$@" \
 		>"$dir/stdout" 2>"$dir/stderr" </dev/null
 	rc=$?
 }
@@ -58,8 +58,8 @@ done_
 
 case_ default_name_in_this_folder
 program=$(realpath "$DIFFTP") folder=$(realpath $model)
-(cd "$dir/out" && "$program" --model "$folder" --prompt '' --height 64 --width 64 --steps 1 --max_sequence_length 16 -q)
-(cd "$dir/out" && "$program" --model "$folder" --prompt '' --height 64 --width 64 --steps 1 --max_sequence_length 16 -q \
+(cd "$dir/out" && "$program" --model "$folder" --prompt '' --height 64 --width 64 --steps 1 --max_sequence_length 64 -q)
+(cd "$dir/out" && "$program" --model "$folder" --prompt '' --height 64 --width 64 --steps 1 --max_sequence_length 64 -q \
 	--output_type latent)
 holds out.png out.safetensors
 done_
@@ -74,8 +74,8 @@ done_
 case_ nothing_is_left_when_writing_fails
 (
 	trap '' XFSZ
-	ulimit -f 4
-	"$DIFFTP" --model $model --prompt x --height 256 --width 256 --steps 1 --max-sequence-length 16 -q -o "$dir/out/x.png" 2>&1
+	ulimit -f 160 # the check beforehand writes 64 KB, the picture has some 190
+	"$DIFFTP" --model $model --prompt x --height 256 --width 256 --steps 1 --max-sequence-length 32 -q -o "$dir/out/x.png" 2>&1
 	echo "exit $?"
 ) | cat >"$dir/stderr"
 says '^exit 1$'
