@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# make [SANITIZE=address,undefined|thread]; make test; make test-long; make bench; make fuzz
+# make [V=1] [SANITIZE=address,undefined|thread]; make test; make test-long; make man; make install
 CC ?= gcc
 CXX ?= g++
 PREFIX ?= /usr/local
@@ -25,38 +25,47 @@ OBJ := $(patsubst %,$(B)/%.o,$(CORE) $(CLI)) $(B)/plans.o
 TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c tests/tool_*.c))
 VERSION := $(shell cat VERSION)
 
+# Commands are shown by what they make; V=1 shows them whole.
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-4s %s\n' $(1) $@)
+
 all: difftp
 # The program of the current variant; the release one is also ./difftp.
 difftp: $(B)/difftp
 	@if [ "$(VARIANT)" = release ]; then ln -f $< $@ 2>/dev/null || cp -f $< $@; fi
 $(B)/difftp: $(B)/cli/main.c.o $(B)/libdtp.a
-	$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(call say,LD)
+	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # A program takes from it what it uses.
 $(B)/libdtp.a: $(OBJ)
-	rm -f $@ && $(AR) rcs $@ $^
+	$(call say,AR)
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
 $(B)/%.c.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(ALL_CFLAGS) -DDTP_VERSION='"$(VERSION)"' -MMD -MP -c -o $@ $<
+	$(call say,CC)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(ALL_CFLAGS) -DDTP_VERSION='"$(VERSION)"' -MMD -MP -c -o $@ $<
 $(B)/%.cc.o: %.cc
 	@mkdir -p $(@D)
-	$(CXX) $(CPPFLAGS) $(CFLAGS) $(ALL_CXXFLAGS) -MMD -MP -c -o $@ $<
+	$(call say,CXX)
+	$(Q)$(CXX) $(CPPFLAGS) $(CFLAGS) $(ALL_CXXFLAGS) -MMD -MP -c -o $@ $<
 # plans/*.json as C strings.
 $(B)/plans.c: $(PLANS) scripts/embed-plans.sh
 	@mkdir -p $(@D)
-	sh scripts/embed-plans.sh $(PLANS) > $@.tmp && mv $@.tmp $@
+	$(Q)sh scripts/embed-plans.sh $(PLANS) > $@.tmp && mv $@.tmp $@
 $(B)/plans.o: $(B)/plans.c
-	$(CC) $(CPPFLAGS) $(CFLAGS) $(ALL_CFLAGS) -c -o $@ $<
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(ALL_CFLAGS) -c -o $@ $<
 
 $(B)/tests/%: $(B)/tests/%.c.o $(B)/tests/support.c.o $(B)/libdtp.a
-	$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	$(call say,LD)
+	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 
 tests: $(TESTS)
 test: $(B)/difftp tests difftp
-	DIFFTP=$(abspath $(B)/difftp) TESTBIN=$(abspath $(B)/tests) sh tests/run.sh quick
+	@DIFFTP=$(abspath $(B)/difftp) TESTBIN=$(abspath $(B)/tests) sh tests/run.sh quick
 test-long: $(B)/difftp tests difftp
-	DIFFTP=$(abspath $(B)/difftp) TESTBIN=$(abspath $(B)/tests) sh tests/run.sh long
+	@DIFFTP=$(abspath $(B)/difftp) TESTBIN=$(abspath $(B)/tests) sh tests/run.sh long
 
 # The page is committed; the tests fail when it is stale.
 man: $(B)/difftp
