@@ -40,7 +40,7 @@ $(B)/difftp: $(B)/cli/main.c.o $(B)/libdtp.a
 # A program takes from it what it uses.
 $(B)/libdtp.a: $(OBJ)
 	$(call say,AR)
-	$(Q)rm -f $@ && $(AR) rcs $@ $^
+	$(Q)rm -f $@ && $(AR) qcs $@ $^
 
 $(B)/%.c.o: %.c
 	@mkdir -p $(@D)

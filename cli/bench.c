@@ -6,6 +6,7 @@
 #include "progress.h"
 #include "units.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -242,6 +243,19 @@ static enum dtp_code print_json(const struct dtp_rank *r, const struct measured 
 	return DTP_OK;
 }
 
+static enum dtp_code print(const struct dtp_rank *r, const struct measured *m, struct dtp_err *err)
+{
+	if (dtp_progress_redraws(stdout))
+		fputs("\r\033[K", stdout); /* the progress line of the first process may stand there */
+	if (!r->args->json)
+		print_table(r, m);
+	else if (print_json(r, m, err))
+		return err->code;
+	if (fflush(stdout) || ferror(stdout))
+		return dtp_fail(err, DTP_FAILED, "cannot write to standard output: %s", strerror(errno));
+	return DTP_OK;
+}
+
 /* ---- the run */
 
 static double seconds(void)
@@ -265,12 +279,7 @@ static enum dtp_code run(struct dtp_rank *r, struct measured *m, struct dtp_err 
 	m->seconds = seconds() - began;
 	if (collect(r, m, err) || r->rank)
 		return err->code;
-	if (dtp_progress_redraws(stdout))
-		fputs("\r\033[K", stdout); /* the progress line of the first process may stand there */
-	if (r->args->json)
-		return print_json(r, m, err);
-	print_table(r, m);
-	return DTP_OK;
+	return print(r, m, err);
 }
 
 static enum dtp_code work(struct dtp_rank *r, struct dtp_err *err)

@@ -9,8 +9,8 @@
 const struct dtp_command dtp_commands[] = {
 	{"generate", "draw images from a prompt; the command when none is named",
 	 "--model DIR --prompt TEXT [OPTION]...", DTP_CMD_GENERATE, dtp_cmd_generate},
-	{"bench", "draw as generate does and print where the time goes", "--model DIR --prompt TEXT [OPTION]...",
-	 DTP_CMD_BENCH, dtp_cmd_bench},
+	{"bench", "draw as generate does and print where the time goes", "--model DIR [OPTION]...", DTP_CMD_BENCH,
+	 dtp_cmd_bench},
 	{"man", "print the manual page in roff, for man -l", "[OPTION]...", DTP_CMD_MAN, dtp_cmd_man},
 };
 const int dtp_ncommands = sizeof dtp_commands / sizeof dtp_commands[0];

@@ -33,6 +33,14 @@ done
 grep -q '"seed":.*"3"' "$dir/stdout" || fail "the seed is not there: $(cat "$dir/stdout")"
 done_
 
+case_ full_stdout_is_an_error
+if [ -e /dev/full ]; then
+	"$DIFFTP" bench --model $model --height 64 --width 64 --steps 1 --max-sequence-length 16 -q --prompt "" >/dev/full 2>"$dir/stderr"
+	[ $? -eq 1 ] || fail "exit code is not 1"
+	grep -q 'cannot write to standard output: No space left on device' "$dir/stderr" || fail "$(cat "$dir/stderr")"
+fi
+done_
+
 case_ writes_nothing_unless_asked
 program=$(realpath "$DIFFTP") folder=$(realpath $model)
 mkdir "$dir/out"
