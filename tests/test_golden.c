@@ -219,27 +219,13 @@ static double rms(const struct dtp_st *st, const char *name)
 	return n && ss > 0 ? sqrt(ss / (double)n) : 1;
 }
 
-/* What comes before the time enters, or beside it. */
-static bool before_time(const char *name)
-{
-	static const char *const prefixes[] = {"text.", "init.", "sched.", "step0.in.", "step0.rope.", "step0.x_embedder",
-		"step0.context_embedder"};
-
-	for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
-		if (!strncmp(name, prefixes[i], strlen(prefixes[i])))
-			return true;
-	return false;
-}
-
 struct tally {
 	int compared, loose, wrong;
 	char worst[128];
 	double worst_rel, most_over;
 };
 
-/* Within 1e-4 of the golden's RMS at the maximum, and nine values of ten within 1e-5; all but one in a thousand before the time enters.
- * Its sinusoids are the limit: the reference's f32 exp differs in its last bit from machine to machine, which moves
- * step0.time_proj by 3e-5 and all that follows by about a third of it. */
+/* Within 1e-4 of the golden's RMS at the maximum, and 99 values of 100 within 1e-5. */
 static void compare_stage(const struct dtp_st *ours, const struct dtp_st *golden, const struct dtp_st_entry *g,
 			  struct tally *t)
 {
@@ -258,7 +244,7 @@ static void compare_stage(const struct dtp_st *ours, const struct dtp_st *golden
 	else if (g->dtype == DTP_U8)
 		wrong = !(d.max <= 1);
 	else
-		wrong = !(d.max <= 1e-4 * unit) || d.over > (before_time(g->name) ? 0.001 : 0.1);
+		wrong = !(d.max <= 1e-4 * unit) || d.over > 0.01;
 	if (wrong) {
 		print_error("%s: differs by %g of its RMS at the maximum, %.2g %% of the values by more than 1e-5\n", g->name,
 			    d.max / unit, 100 * d.over);
@@ -321,7 +307,8 @@ static void compare_all(const char *path, const char *const which[2])
 		      t.compared, t.loose, 100 * t.most_over, t.worst, t.worst_rel);
 	if (t.wrong)
 		fail_msg("%d stages are wrong", t.wrong);
-	assert_true(t.compared >= 30);
+	assert_true(t.compared >= 50);
+	assert_true(4 * t.loose <= t.compared); /* most stages have no value over 1e-5 */
 	dtp_st_close(&ours);
 	dtp_st_close(&golden);
 }
