@@ -272,13 +272,13 @@ static void escalate(struct job *j, double now)
 		struct child *c = &j->children[r];
 		if (!c->pid)
 			continue;
-		/* A stopped process cannot answer: it is woken with SIGTERM waiting, to remove what it was writing. */
-		if (!c->termed && (since >= END_TERM_S || dtp_process_is_stopped(c->pid))) {
+		if (!c->termed && since >= END_TERM_S) {
 			c->termed = true;
 			kill(c->pid, SIGTERM);
-			kill(c->pid, SIGCONT);
 		}
-		if (!c->killed && since >= END_KILL_S) {
+		/* A stopped process cannot answer, and woken it would go on with what it was about to do, such as naming a
+		 * file of a run that has failed.  What it was writing has no name yet and goes with it. */
+		if (!c->killed && (since >= END_KILL_S || dtp_process_is_stopped(c->pid))) {
 			c->killed = true;
 			kill(c->pid, SIGKILL);
 		}
