@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every plan style with biases, on 1 to 4 ranks: file -> placement -> loader -> operation -> sum, against plain loops over the
+ * whole weights.  The ranks are threads here, each with a backend of its own. */
+#include "support.h"
+
+#include "ops.h"
+#include "plan.h"
+#include "safetensors.h"
+#include "weights.h"
+
+#include <pthread.h>
+
+#define M 5      /* tokens */
+#define IN 10
+#define B0 12    /* blocks of the packed layers; 1, 2, 3 and 4 divide them */
+#define B1 24
+#define OUT 7
+#define MAX_RANKS 4
+
+/* ---- a communicator between threads */
+
+struct hub {
+	pthread_barrier_t barrier;
+	const float *part[MAX_RANKS];
+};
+
+struct thread_comm {
+	struct dtp_comm base;
+	struct hub *hub;
+};
+
+static enum dtp_code all_reduce(struct dtp_comm *c, void *buf, int64_t count, enum dtp_dtype t, struct dtp_err *err)
+{
+	struct hub *h = ((struct thread_comm *)c)->hub;
+	float *sum = calloc((size_t)count, sizeof *sum);
+
+	if (t != DTP_F32)
+		return dtp_fail(err, DTP_FAILED, "partial sums are F32");
+	h->part[c->rank] = buf;
+	pthread_barrier_wait(&h->barrier);
+	for (int r = 0; r < c->size; r++)
+		for (int64_t i = 0; i < count; i++)
+			sum[i] += h->part[r][i];
+	pthread_barrier_wait(&h->barrier);
+	memcpy(buf, sum, (size_t)count * sizeof *sum);
+	free(sum);
+	return DTP_OK;
+}
+
+static const struct dtp_comm_ops thread_ops = {.name = "threads", .all_reduce = all_reduce};
+
+/* ---- the model: two layers that a pair of styles splits, or one that cuts its own input */
+
+struct net {
+	struct dtp_tree tree;
+	struct dtp_layer first, second;
+};
+
+static void declare(struct net *n, bool pair, bool packed)
+{
+	dtp_tree_init(&n->tree, "test");
+	n->tree.even = true;
+	if (!pair) {
+		dtp_tree_linear(&n->tree, &n->second, OUT, B0 + B1, true, "second");
+		return;
+	}
+	int a = dtp_tree_linear(&n->tree, &n->first, B0 + B1, IN, true, "first");
+	int b = dtp_tree_linear(&n->tree, &n->second, OUT, B0 + B1, true, "second");
+	dtp_tree_reads(&n->tree, b, 1, &a);
+	if (packed) {
+		dtp_tree_out_blocks(&n->tree, a, 2, (int64_t[]){B0, B1});
+		dtp_tree_in_blocks(&n->tree, b, 2, (int64_t[]){B0, B1});
+	}
+}
+
+static const struct style_case {
+	const char *name, *plan;
+	bool pair, packed;
+} cases[] = {
+	{"colwise_rowwise", "{\"first\":\"colwise\",\"second\":\"rowwise\"}", true, false},
+	{"packed_blocks_omitted", "{\"first\":\"packed_colwise\",\"second\":\"packed_rowwise\"}", true, true},
+	{"packed_blocks_given", "{\"first\":{\"style\":\"packed_colwise\",\"blocks\":[1,2]},"
+				"\"second\":{\"style\":\"packed_rowwise\",\"blocks\":[1,2]}}", true, true},
+	{"rowwise_split_input", "{\"second\":\"rowwise_split_input\"}", false, false},
+	{"replicated", "{}", true, false},
+};
+#define NCASES (int)(sizeof cases / sizeof *cases)
+
+struct data {
+	float w1[(B0 + B1) * IN], b1[B0 + B1], w2[OUT * (B0 + B1)], b2[OUT], x[M * (B0 + B1)];
+	float expected[M * OUT];
+};
+
+static void fill(float *v, int n, enum dtp_dtype t)
+{
+	for (int i = 0; i < n; i++)
+		v[i] = dtp_round_to(t, test_normal());
+}
+
+static void product(const float *x, int in, const float *w, const float *b, int out, float *y)
+{
+	for (int m = 0; m < M; m++)
+		for (int j = 0; j < out; j++) {
+			double s = b[j];
+			for (int k = 0; k < in; k++)
+				s += (double)x[m * in + k] * w[j * in + k];
+			y[m * out + j] = (float)s;
+		}
+}
+
+static void make_data(struct data *d, enum dtp_dtype t, bool pair)
+{
+	float hidden[M * (B0 + B1)];
+
+	fill(d->w1, (B0 + B1) * IN, t);
+	fill(d->b1, B0 + B1, t);
+	fill(d->w2, OUT * (B0 + B1), t);
+	fill(d->b2, OUT, t);
+	fill(d->x, M * (B0 + B1), t);
+	if (pair) {
+		product(d->x, IN, d->w1, d->b1, B0 + B1, hidden);
+		for (int i = 0; i < M * (B0 + B1); i++)
+			hidden[i] = dtp_round_to(t, hidden[i]); /* what the first layer hands over has the compute dtype */
+	}
+	product(pair ? hidden : d->x, B0 + B1, d->w2, d->b2, OUT, d->expected);
+}
+
+static void write_weights(const char *path, const struct data *d, bool pair)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	const struct dtp_st_out t[] = {
+		{"second.weight", dtp_tensor_make((void *)d->w2, DTP_F32, 2, (int64_t[]){OUT, B0 + B1})},
+		{"second.bias", dtp_tensor_make((void *)d->b2, DTP_F32, 1, (int64_t[]){OUT})},
+		{"first.weight", dtp_tensor_make((void *)d->w1, DTP_F32, 2, (int64_t[]){B0 + B1, IN})},
+		{"first.bias", dtp_tensor_make((void *)d->b1, DTP_F32, 1, (int64_t[]){B0 + B1})},
+	};
+	if (dtp_st_write(path, t, pair ? 4 : 2, NULL, 0, &err))
+		fail_msg("%s", err.message);
+}
+
+/* ---- one rank */
+
+struct rank {
+	pthread_t thread;
+	struct thread_comm comm;
+	const struct style_case *c;
+	const struct data *d;
+	const char *path;
+	enum dtp_dtype type;
+	float out[M * OUT];
+	struct dtp_err err;
+};
+
+static void compute(struct rank *r, struct net *n, struct dtp_backend *be)
+{
+	struct dtp_ctx c = {.be = be, .tp = &r->comm.base, .tree = &n->tree, .mon = &dtp_monitor_none, .err = DTP_ERR_INIT};
+
+	if (!dtp_arena_init(&c.scratch, be, 1 << 16, &c.err)) {
+		int64_t width = r->c->pair ? IN : B0 + B1;
+		struct dtp_tensor x = dtp_from_host(&c, r->type, 2, (int64_t[]){M, width}, r->d->x);
+		struct dtp_tensor y = dtp_linear(&c, &n->second, r->c->pair ? dtp_linear(&c, &n->first, x) : x);
+		if (dtp_ok(&c))
+			be->ops->download(be, r->out, DTP_F32, y, &c.err);
+		dtp_arena_free(&c.scratch);
+	}
+	r->err = c.err;
+}
+
+static void *run_rank(void *arg)
+{
+	struct rank *r = arg;
+	struct net n = {0};
+	struct dtp_plan plan;
+	struct dtp_st st;
+	struct dtp_backend *be;
+	struct dtp_load_stats stats;
+	int rank = r->comm.base.rank, size = r->comm.base.size;
+
+	declare(&n, r->c->pair, r->c->packed);
+	if (dtp_plan_parse("plan.json", r->c->plan, strlen(r->c->plan), &plan, &r->err))
+		return NULL;
+	if (!dtp_plan_apply(&plan, &n.tree, size, &r->err) && !dtp_st_open_file(r->path, &st, &r->err)) {
+		dtp_plan_bind(&n.tree, rank, size);
+		if (!dtp_backend_cpu(r->type, 1, &be, &r->err)) {
+			if (!dtp_weights_load(&n.tree, &st, "", rank, size, be, &dtp_monitor_none, &stats, &r->err)) {
+				compute(r, &n, be);
+				dtp_weights_free(&n.tree, be);
+			}
+			be->ops->destroy(be);
+		}
+		dtp_st_close(&st);
+	}
+	dtp_plan_free(&plan);
+	dtp_tree_free(&n.tree);
+	return NULL;
+}
+
+static void check(const struct style_case *c, int size, enum dtp_dtype type)
+{
+	static struct data d;
+	struct rank ranks[MAX_RANKS] = {0};
+	struct hub hub = {0};
+	char path[600];
+	double max;
+
+	make_data(&d, type, c->pair);
+	snprintf(path, sizeof path, "%s/styles.safetensors", temp_dir());
+	write_weights(path, &d, c->pair);
+	pthread_barrier_init(&hub.barrier, NULL, (unsigned)size);
+	for (int i = 0; i < size; i++) {
+		ranks[i] = (struct rank){.comm = {{i, size, &thread_ops, &dtp_monitor_none}, &hub}, .c = c, .d = &d, .path = path,
+					 .type = type, .err = DTP_ERR_INIT};
+		assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
+	}
+	for (int i = 0; i < size; i++)
+		pthread_join(ranks[i].thread, NULL);
+	pthread_barrier_destroy(&hub.barrier);
+	for (int i = 0; i < size; i++) {
+		if (ranks[i].err.code)
+			fail_msg("%s, rank %d of %d: %s", c->name, i, size, ranks[i].err.message);
+		compare(ranks[i].out, d.expected, M * OUT, &max, NULL);
+		if (!(max <= tolerance(type, B0 + B1)))
+			fail_msg("%s, rank %d of %d: differs by %g of its RMS, %g is allowed", c->name, i, size, max,
+				 tolerance(type, B0 + B1));
+		assert_memory_equal(ranks[i].out, ranks[0].out, sizeof ranks[i].out);
+	}
+}
+
+static void styles_f32(void **state)
+{
+	(void)state;
+	for (int i = 0; i < NCASES; i++)
+		for (int size = 1; size <= MAX_RANKS; size++)
+			check(&cases[i], size, DTP_F32);
+}
+
+static void styles_bf16(void **state)
+{
+	(void)state;
+	for (int i = 0; i < NCASES; i++)
+		for (int size = 1; size <= MAX_RANKS; size++)
+			check(&cases[i], size, DTP_BF16);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(styles_f32),
+		cmocka_unit_test(styles_bf16),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
