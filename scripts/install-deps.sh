@@ -3,9 +3,9 @@
 # Installs what building and testing needs on Debian or Ubuntu.  Does nothing when all of it is there.
 set -eu
 
-# compiler and make; the libraries of the program; the tests' framework
+# compiler and make; the libraries of the program; the tests' framework, and pgrep for them
 packages="gcc g++ make pkg-config libdnnl-dev libgloo-dev libcjson-dev libpcre2-dev libutf8proc-dev libpng-dev
-zlib1g-dev libcmocka-dev"
+zlib1g-dev libcmocka-dev procps"
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
 	echo "install-deps: this is no Debian or Ubuntu; install what these packages hold: $packages" >&2
