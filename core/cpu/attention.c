@@ -82,7 +82,7 @@ static void softmax(const struct attend *t, float *s, int64_t row0, int64_t rows
 	for (int64_t r = 0; r < rows; r++, s += keys) {
 		int64_t n = t->a->causal ? row0 + r + 1 - t->a->key_begin : keys;
 		n = n < 0 ? 0 : n < keys ? n : keys;
-		sums[r] = n ? dtp_vec_exp(s, dtp_vec_max(s, n), n) : 0;
+		sums[r] = n ? dtp_vec_softmax(s, dtp_vec_max(s, n), n) : 0;
 		memset(s + n, 0, (size_t)(keys - n) * sizeof *s);
 	}
 }
@@ -118,7 +118,7 @@ static bool run_block(const struct attend *t, int64_t head, int64_t block)
 	memset(sums, 0, (size_t)rows * sizeof *sums);
 	for (int64_t r = 0; keys && r < rows; r++) {
 		dtp_vec_load(q + r * t->d, dtp_at(&t->q, row0 + r, head), t->q.dtype, t->d);
-		dtp_vec_scale(q + r * t->d, t->a->scale, t->d);
+		dtp_vec_scale(q + r * t->d, t->a->scale * 0x1.715476p0f, t->d); /* log2(e): softmax takes powers of 2 */
 	}
 	if (keys) {
 		if (!dtp_mm_run(t->cpu->dnnl, t->scores[block], thread, q, packed_k(t, kv), scores))

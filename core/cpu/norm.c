@@ -32,14 +32,6 @@ enum dtp_code dtp_cpu_modulated_norm(struct dtp_backend *be, struct dtp_tensor o
 	return DTP_OK;
 }
 
-/* x = x / rms(x) * w, rounded to t where the reference rounds: what is normalised, before the weight. */
-static void rms_row(float *x, int64_t n, const float *w, float eps, enum dtp_dtype t)
-{
-	dtp_vec_scale(x, 1.0f / sqrtf(dtp_vec_sum_squares(x, 0, n) / (float)n + eps), n);
-	dtp_vec_round(x, t, n);
-	dtp_vec_mul(x, w, n);
-}
-
 enum dtp_code dtp_cpu_rms_norm(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x,
 			       const struct dtp_weight *w, float eps, struct dtp_err *err)
 {
@@ -53,7 +45,10 @@ enum dtp_code dtp_cpu_rms_norm(struct dtp_backend *be, struct dtp_tensor out, st
 	for (int64_t i = 0; i < x.shape[0]; i++) {
 		float *row = dtp_cpu_local(cpu, omp_get_thread_num());
 		dtp_vec_load(row, dtp_row(&x, i), x.dtype, k);
-		rms_row(row, k, dtp_cpu_vector(w), eps, be->compute);
+		/* Rounded where the reference rounds: what is normalised, before the weight. */
+		dtp_vec_scale(row, 1.0f / sqrtf(dtp_vec_sum_squares(row, 0, k) / (float)k + eps), k);
+		dtp_vec_round(row, be->compute, k);
+		dtp_vec_mul(row, dtp_cpu_vector(w), k);
 		dtp_vec_store(dtp_row(&out, i), out.dtype, row, k);
 	}
 	return DTP_OK;
@@ -71,19 +66,10 @@ enum dtp_code dtp_cpu_qk_norm_rope(struct dtp_backend *be, struct dtp_tensor x, 
 #pragma omp parallel for num_threads(cpu->threads)
 	for (int64_t i = 0; i < x.shape[0]; i++) {
 		float *row = dtp_cpu_local(cpu, omp_get_thread_num());
-		for (int64_t h = 0; h < x.shape[1]; h++) {
-			void *p = dtp_at(&x, i, h);
-			dtp_vec_load(row, p, x.dtype, d);
-			if (w) {
-				rms_row(row, d, dtp_cpu_vector(w), eps, be->compute);
-				dtp_vec_round(row, be->compute, d);
-			}
-			if (cos.data && kind == DTP_ROPE_INTERLEAVED)
-				dtp_vec_rotate_interleaved(row, dtp_row(&cos, i), dtp_row(&sin, i), d);
-			else if (cos.data)
-				dtp_vec_rotate_half(row, dtp_row(&cos, i), dtp_row(&sin, i), d);
-			dtp_vec_store(p, x.dtype, row, d);
-		}
+		const float *c = cos.data ? dtp_row(&cos, i) : NULL, *sn = cos.data ? dtp_row(&sin, i) : NULL;
+		for (int64_t h = 0; h < x.shape[1]; h++)
+			dtp_vec_norm_rotate(dtp_at(&x, i, h), x.dtype, dtp_cpu_vector(w), eps, kind == DTP_ROPE_INTERLEAVED, c,
+					    sn, row, d);
 	}
 	return DTP_OK;
 }
@@ -95,18 +81,6 @@ struct moments {
 	double *sum, *squares; /* [slices][C] */
 	int64_t slices;
 };
-
-static void slice_moments(const struct dtp_tensor *x, int64_t begin, int64_t end, float *row, double *sum, double *squares)
-{
-	int64_t c = x->shape[2], size = c * (int64_t)dtp_dtype_size(x->dtype);
-
-	memset(sum, 0, (size_t)c * sizeof *sum);
-	memset(squares, 0, (size_t)c * sizeof *squares);
-	for (int64_t p = begin; p < end; p++) {
-		dtp_vec_load(row, (const char *)x->data + p * size, x->dtype, c);
-		dtp_vec_moments(sum, squares, row, c);
-	}
-}
 
 /* scale and bias of every channel: (x - mean) / std * w + b. */
 static void group_affine(const struct moments *m, int64_t channels, int groups, double pixels, float eps, const float *w,
@@ -141,25 +115,21 @@ enum dtp_code dtp_cpu_group_norm(struct dtp_backend *be, struct dtp_tensor out, 
 	if (pixels == 0 || c == 0)
 		return DTP_OK;
 	uint64_t sums = (uint64_t)(m.slices * c) * sizeof(double);
-	enum dtp_code rc = dtp_cpu_scratch(cpu, 2 * sums + 2 * (uint64_t)cp * sizeof(float), (uint64_t)c * sizeof(float), err);
+	enum dtp_code rc = dtp_cpu_scratch(cpu, 2 * sums + 2 * (uint64_t)cp * sizeof(float), 0, err);
 	if (rc)
 		return rc;
 	m.sum = cpu->shared;
 	m.squares = m.sum + m.slices * c;
 	float *scale = (float *)(m.squares + m.slices * c), *bias = scale + cp;
+	memset(m.sum, 0, 2 * sums);
 #pragma omp parallel for num_threads(cpu->threads)
-	for (int64_t s = 0; s < m.slices; s++)
-		slice_moments(&x, pixels * s / m.slices, pixels * (s + 1) / m.slices,
-			      dtp_cpu_local(cpu, omp_get_thread_num()), m.sum + s * c, m.squares + s * c);
+	for (int64_t s = 0; s < m.slices; s++) {
+		int64_t begin = pixels * s / m.slices, end = pixels * (s + 1) / m.slices;
+		dtp_vec_moments(m.sum + s * c, m.squares + s * c, (const char *)x.data + begin * c * size, x.dtype, end - begin, c);
+	}
 	group_affine(&m, c, groups, (double)pixels, eps, dtp_cpu_vector(w), dtp_cpu_vector(b), scale, bias);
 #pragma omp parallel for num_threads(cpu->threads)
-	for (int64_t p = 0; p < pixels; p++) {
-		float *row = dtp_cpu_local(cpu, omp_get_thread_num());
-		dtp_vec_load(row, (const char *)x.data + p * c * size, x.dtype, c);
-		dtp_vec_affine(row, scale, bias, c);
-		if (silu)
-			dtp_vec_silu(row, c);
-		dtp_vec_store((char *)out.data + p * c * size, out.dtype, row, c);
-	}
+	for (int64_t p = 0; p < pixels; p++)
+		dtp_vec_affine((char *)out.data + p * c * size, (const char *)x.data + p * c * size, x.dtype, scale, bias, silu, c);
 	return DTP_OK;
 }

@@ -46,12 +46,7 @@ enum dtp_code dtp_cpu_swiglu(struct dtp_backend *be, struct dtp_tensor out, stru
 #pragma omp parallel for num_threads(dtp_cpu_of(be)->threads)
 	for (int64_t i = 0; i < out.shape[0] * per_row; i++) {
 		int64_t row = i / per_row, col = i % per_row * DTP_PIECE, n = cols - col < DTP_PIECE ? cols - col : DTP_PIECE;
-		float a[DTP_PIECE], b[DTP_PIECE];
-		dtp_vec_load(a, element(&gate, row, col), gate.dtype, n);
-		dtp_vec_load(b, element(&up, row, col), up.dtype, n);
-		dtp_vec_silu(a, n);
-		dtp_vec_mul(a, b, n);
-		dtp_vec_store(element(&out, row, col), out.dtype, a, n);
+		dtp_vec_swiglu(element(&out, row, col), element(&gate, row, col), element(&up, row, col), out.dtype, n);
 	}
 	return DTP_OK;
 }

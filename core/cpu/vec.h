@@ -29,22 +29,28 @@ void dtp_vec_split_pairs(float *lo, float *hi, const uint32_t *pairs, int64_t n)
 float dtp_vec_sum(const float *x, int64_t n);
 float dtp_vec_sum_squares(const float *x, float minus, int64_t n); /* of x - minus */
 float dtp_vec_max(const float *x, int64_t n);                       /* -inf for n = 0; NaNs are skipped */
-/* x = exp(x - minus), in place; returns the sum.  Within 2 ulp. */
-float dtp_vec_exp(float *x, float minus, int64_t n);
+/* x = e^x in place, within 2 ulp. */
+void dtp_vec_exp(float *x, int64_t n);
+/* x = 2^(x - max) in place, for max >= x; returns the sum.  What is below 2^-126 may become 0. */
+float dtp_vec_softmax(float *x, float max, int64_t n);
 
-void dtp_vec_scale(float *x, float a, int64_t n);                   /* x *= a */
-void dtp_vec_add(float *x, const float *y, int64_t n);              /* x += y */
-void dtp_vec_mul(float *x, const float *y, int64_t n);              /* x *= y */
-void dtp_vec_add_scaled(float *x, const float *y, float a, int64_t n);        /* x += a*y */
-void dtp_vec_add_product(float *x, const float *y, const float *z, int64_t n);/* x += y*z */
-void dtp_vec_silu(float *x, int64_t n);                             /* x /= 1 + exp(-x) */
+void dtp_vec_scale(float *x, float a, int64_t n);              /* x *= a */
+void dtp_vec_mul(float *x, const float *y, int64_t n);         /* x *= y */
+void dtp_vec_add_scaled(float *x, const float *y, float a, int64_t n);         /* x += a*y */
+void dtp_vec_add_product(float *x, const float *y, const float *z, int64_t n); /* x += y*z */
+void dtp_vec_silu(float *x, int64_t n);                        /* x /= 1 + e^-x */
 /* x = (x - mean) * rstd * (1 + scale) + shift */
 void dtp_vec_modulate(float *x, float mean, float rstd, const float *scale, const float *shift, int64_t n);
-/* x = x * a + b, each a row */
-void dtp_vec_affine(float *x, const float *a, const float *b, int64_t n);
-/* Rotation of n/2 pairs. */
-void dtp_vec_rotate_interleaved(float *x, const float *cos, const float *sin, int64_t n);
-void dtp_vec_rotate_half(float *x, const float *cos, const float *sin, int64_t n);
-/* sum[i] += x[i], squares[i] += x[i]^2, in double. */
-void dtp_vec_moments(double *sum, double *squares, const float *x, int64_t n);
+
+/* ---- in one go from t to t: memory may be read here once only, or the row is short */
+/* out = silu(gate) * up */
+void dtp_vec_swiglu(void *out, const void *gate, const void *up, enum dtp_dtype t, int64_t n);
+/* out = x * scale + bias, then silu if so; scale and bias are rows. */
+void dtp_vec_affine(void *out, const void *x, enum dtp_dtype t, const float *scale, const float *bias, bool silu, int64_t n);
+/* One head of n elements in place: x / rms(x), rounded, times w, rounded (w NULL: neither), then rotated by n/2 angles
+ * (cos NULL: not); row is room for n floats. */
+void dtp_vec_norm_rotate(void *x, enum dtp_dtype t, const float *w, float eps, bool interleaved, const float *cos,
+			 const float *sin, float *row, int64_t n);
+/* sum[i] += x[i], squares[i] += x[i]^2 over rows of n, in double. */
+void dtp_vec_moments(double *sum, double *squares, const void *x, enum dtp_dtype t, int64_t rows, int64_t n);
 #endif
