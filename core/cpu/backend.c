@@ -108,6 +108,7 @@ enum dtp_code dtp_cpu_create(enum dtp_dtype compute, int threads, enum dtp_cpu_m
 	cpu->threads = cpu->capacity = threads;
 	cpu->method = method;
 	cpu->blocked = facts.blocked;
+	cpu->bf16_fastest = method == DTP_CPU_NATIVE && facts.bf16_fastest;
 	enum dtp_code rc = dtp_dnnl_new(threads, &cpu->dnnl, err);
 	if (rc) {
 		free(cpu);

@@ -3,6 +3,7 @@
  * operand.  A pixel's sum runs over its own patch, so the strips leave no trace in the result. */
 #include <string.h>
 
+#include "conv.h"
 #include "cpu.h"
 #include "vec.h"
 
@@ -65,6 +66,8 @@ enum dtp_code dtp_cpu_conv2d(struct dtp_backend *be, struct dtp_tensor out, stru
 		return dtp_cpu_linear(be, pixels(out), pixels(x), weight, bias, err);
 	if (m == 0 || n == 0)
 		return DTP_OK;
+	if (dtp_winograd_fits(cpu, w, stride))
+		return dtp_winograd(cpu, out, x, w, dtp_cpu_vector(bias), pad_top_left, err);
 	strip = strip < m ? strip : m;
 	enum dtp_code rc = dtp_cpu_scratch(cpu, (uint64_t)(strip * row), dtp_cpu_gemm_local(cpu, w), err);
 	for (int64_t p = 0; !rc && p < m; p += strip) {

@@ -21,7 +21,7 @@ struct dtp_cpu {
 	int threads;                /* of the following operations */
 	int capacity;               /* threads that slots and scratch are made for */
 	enum dtp_cpu_method method; /* NATIVE or WIDEN; WIDEN where compute is F32 */
-	bool blocked;               /* dtp_dnnl_facts */
+	bool blocked, bf16_fastest; /* dtp_dnnl_facts */
 	struct dtp_dnnl *dnnl;
 	void *shared;               /* scratch that the threads share: a widened or gathered first operand */
 	uint64_t shared_size;

@@ -100,7 +100,7 @@ struct dtp_dnnl_facts dtp_dnnl_facts(void)
 		.blocked = (isa & avx512) == avx512,
 		.bf16 = (isa & bf16) == bf16,
 	};
-	f.bf16_faster = (isa & amx) == amx;
+	f.bf16_faster = f.bf16_fastest = (isa & amx) == amx;
 #if defined(__x86_64__)
 	if (f.bf16 && __builtin_cpu_is("amd"))
 		f.bf16_faster = true;

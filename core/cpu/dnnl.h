@@ -26,6 +26,7 @@ struct dtp_dnnl_facts {
 	bool blocked;     /* takes several packed blocks at once, by kernels made for that */
 	bool bf16;        /* multiplies bf16 by instructions of its own */
 	bool bf16_faster; /* and faster than f32: AMX, or AVX-512 BF16 at full rate (AMD); Intel's has half of it */
+	bool bf16_fastest;/* by more than 4: AMX */
 };
 struct dtp_dnnl_facts dtp_dnnl_facts(void);
 

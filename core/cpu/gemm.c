@@ -11,28 +11,27 @@
 
 #define TILE_ROWS 256
 #define CHUNK_BLOCKS 4                /* at most: 256 columns */
-#define CHUNK_BYTES (1u << 20)        /* of widened weights, where one block is not more by itself */
-#define STRIP_BYTES (40u << 20)       /* of the first operand, where it must be copied */
+#define CHUNK_BYTES (1u << 20)        /* of weights as they are multiplied, where one block is not more by itself */
+#define STRIP_BYTES (40u << 20)       /* of the first operand, where it must be copied ... */
+#define STRIP_IN_PLACE (16u << 20)    /* ... and where not: what a cache of the last level holds */
 #define STRIP_LEAST 256
-
-/* Blocks that a task takes. */
-static int64_t chunk_blocks(const struct dtp_cpu *cpu, const struct dtp_cpu_weight *w)
-{
-	int64_t blocks = dtp_pack_blocks(w->n), c = CHUNK_BLOCKS;
-
-	if (!cpu->blocked)
-		return 1;
-	if (cpu->base.compute == DTP_BF16 && cpu->method == DTP_CPU_WIDEN) {
-		int64_t fit = CHUNK_BYTES / (dtp_pack_block_size(DTP_BF16, w->k) * (int64_t)sizeof(float) + 1);
-		c = fit < c ? fit : c;
-	}
-	c = c < blocks / cpu->threads ? c : blocks / cpu->threads;
-	return c > 1 ? c : 1;
-}
 
 static bool widens(const struct dtp_cpu *cpu)
 {
 	return cpu->base.compute == DTP_BF16 && cpu->method == DTP_CPU_WIDEN;
+}
+
+/* Blocks that a task takes: several where the CPU's kernels take several, they fit into the cache, and no thread goes
+ * without. */
+static int64_t chunk_blocks(const struct dtp_cpu *cpu, const struct dtp_cpu_weight *w)
+{
+	int64_t block = dtp_pack_block_size(cpu->base.compute, w->k) * (int64_t)dtp_dtype_size(dtp_cpu_operand(cpu));
+	int64_t fit = CHUNK_BYTES / (block + 1), share = dtp_pack_blocks(w->n) / cpu->threads;
+	int64_t c = cpu->blocked ? CHUNK_BLOCKS : 1;
+
+	c = c < fit ? c : fit;
+	c = c < share ? c : share;
+	return c > 1 ? c : 1;
 }
 
 /* A thread's piece: a tile of the result, then the widened weights. */
@@ -153,10 +152,22 @@ enum dtp_code dtp_cpu_gemm(struct dtp_cpu *cpu, const void *a, int64_t m, const 
 	return ok ? DTP_OK : dtp_fail(err, DTP_FAILED, "oneDNN failed to multiply");
 }
 
+static int64_t rows_in(int64_t bytes, const struct dtp_cpu *cpu, int64_t k)
+{
+	int64_t rows = bytes / (k * (int64_t)dtp_dtype_size(dtp_cpu_operand(cpu)) + 1);
+	return rows < STRIP_LEAST ? STRIP_LEAST : rows / STRIP_LEAST * STRIP_LEAST;
+}
+
 int64_t dtp_cpu_strip_rows(const struct dtp_cpu *cpu, int64_t k)
 {
-	int64_t rows = STRIP_BYTES / (k * (int64_t)dtp_dtype_size(dtp_cpu_operand(cpu)) + 1);
-	return rows < STRIP_LEAST ? STRIP_LEAST : rows / STRIP_LEAST * STRIP_LEAST;
+	return rows_in(STRIP_BYTES, cpu, k);
+}
+
+/* Strips of even size, in whole tiles where there are several. */
+static int64_t even_strip(int64_t m, int64_t most)
+{
+	int64_t strips = (m + most - 1) / most;
+	return strips > 1 ? dtp_round_up((m + strips - 1) / strips, TILE_ROWS) : m;
 }
 
 /* Zeros, or the bias: what a sum over nothing gives. */
@@ -179,7 +190,7 @@ enum dtp_code dtp_cpu_linear(struct dtp_backend *be, struct dtp_tensor out, stru
 	int64_t m = x.shape[0], k = w->k, row = k * (int64_t)dtp_dtype_size(operand);
 	/* The operand must be dense and of the right type; else it is copied, a strip of rows at a time. */
 	bool copy = x.dtype != operand || (m > 1 && x.stride[0] != k);
-	int64_t strip = copy ? dtp_cpu_strip_rows(cpu, k) : m;
+	int64_t strip = copy ? dtp_cpu_strip_rows(cpu, k) : rows_in(STRIP_IN_PLACE, cpu, k);
 
 	if (m == 0 || w->n == 0)
 		return DTP_OK;
@@ -187,7 +198,7 @@ enum dtp_code dtp_cpu_linear(struct dtp_backend *be, struct dtp_tensor out, stru
 		fill_empty(out, dtp_cpu_vector(bias));
 		return DTP_OK;
 	}
-	strip = strip < m ? strip : m;
+	strip = even_strip(m, strip);
 	enum dtp_code rc = dtp_cpu_scratch(cpu, copy ? (uint64_t)(strip * row) : 0, dtp_cpu_gemm_local(cpu, w), err);
 	for (int64_t i = 0; !rc && i < m; i += strip) {
 		int64_t rows = m - i < strip ? m - i : strip;
