@@ -71,6 +71,10 @@ test-long: $(B)/difftp tests difftp
 man: $(B)/difftp
 	$(B)/difftp man > docs/difftp.1
 
+# Speed of the CPU backend's operations at FLUX.2-klein-4B's shapes, beside the measured peak: make bench-ops [ARGS="fp32 2 conv"]
+bench-ops: $(B)/tests/bench_ops
+	$< $(ARGS)
+
 install: difftp
 	install -D -m 755 difftp $(DESTDIR)$(PREFIX)/bin/difftp
 	install -D -m 644 docs/difftp.1 $(DESTDIR)$(PREFIX)/share/man/man1/difftp.1
@@ -79,6 +83,6 @@ uninstall:
 clean:
 	rm -rf build difftp
 
-.PHONY: all tests test test-long man install uninstall clean
+.PHONY: all tests test test-long man bench-ops install uninstall clean
 .SECONDARY:
 -include $(shell find build -name '*.d' 2>/dev/null)

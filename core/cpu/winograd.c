@@ -13,11 +13,10 @@
 #include "vec.h"
 
 #define POINTS 36
-#define GROUP_TILES 128              /* per matrix product, at most */
-#define GROUP_BYTES (64u << 20)      /* of transformed patches, all threads together */
-#define GROUP_LEAST 16
+#define GROUP_TILES 128              /* per matrix product, at most ... */
+#define GROUP_LEAST 32               /* ... and at least, for a filter point is read once per group */
+#define GROUP_THREADS 8              /* more threads take smaller groups: a thread holds the points of one */
 #define CHANNELS 64                  /* transformed at a time: 6x6 of them stay in the first-level cache */
-#define COLUMNS 2                    /* blocks of 64 outputs at a time */
 
 struct winograd {
 	struct dtp_cpu *cpu;
@@ -26,6 +25,7 @@ struct winograd {
 	const float *bias;
 	int64_t pad, c, n, depth;        /* depth: c as packed */
 	int64_t tiles_x, tiles, group;   /* tiles of a row, of the picture, of a group */
+	int64_t width;                   /* outputs at a time */
 	float *u;                        /* transformed filters [36][n/64][depth][64] */
 	struct dtp_mm *mm[2][2];         /* [last group][last columns] */
 };
@@ -169,7 +169,7 @@ static int64_t group_size(const struct winograd *g, int64_t first)
 
 static int64_t columns(const struct winograd *g, int64_t col0)
 {
-	return g->n - col0 < COLUMNS * DTP_NB ? g->n - col0 : COLUMNS * DTP_NB;
+	return g->n - col0 < g->width ? g->n - col0 : g->width;
 }
 
 static bool run_group(const struct winograd *g, int64_t first)
@@ -180,7 +180,7 @@ static bool run_group(const struct winograd *g, int64_t first)
 
 	for (int64_t i = 0; i < tiles; i++)
 		transform_patch(g, first + i, i, v);
-	for (int64_t col = 0; col < g->n; col += COLUMNS * DTP_NB) {
+	for (int64_t col = 0; col < g->n; col += g->width) {
 		int64_t cols = columns(g, col);
 		struct dtp_mm *mm = g->mm[tiles != g->group][cols != columns(g, 0)];
 		for (int p = 0; p < POINTS; p++) {
@@ -197,7 +197,7 @@ static bool run_group(const struct winograd *g, int64_t first)
 static enum dtp_code get_products(struct winograd *g, struct dtp_err *err)
 {
 	int64_t rows[2] = {g->group, group_size(g, (g->tiles - 1) / g->group * g->group)};
-	int64_t cols[2] = {columns(g, 0), columns(g, (g->n - 1) / (COLUMNS * DTP_NB) * (COLUMNS * DTP_NB))};
+	int64_t cols[2] = {columns(g, 0), columns(g, (g->n - 1) / g->width * g->width)};
 	enum dtp_code rc = DTP_OK;
 
 	for (int i = 0; i < 2; i++)
@@ -208,9 +208,21 @@ static enum dtp_code get_products(struct winograd *g, struct dtp_err *err)
 	return rc;
 }
 
+/* Four groups or more where there are enough tiles, and up to 8 threads always the same ones: oneDNN's kernels for CPUs
+ * without AVX-512 sum in an order that depends on the number of rows. */
+static int64_t group_tiles(int64_t tiles, int threads)
+{
+	int64_t most = threads > GROUP_THREADS ? GROUP_TILES * GROUP_THREADS / threads : GROUP_TILES;
+	int64_t n = tiles / 4 < most ? tiles / 4 : most;
+
+	n = n < GROUP_LEAST ? GROUP_LEAST : n;
+	int64_t groups = (tiles + n - 1) / n;
+	return (tiles + groups - 1) / groups;
+}
+
 bool dtp_winograd_fits(const struct dtp_cpu *cpu, const struct dtp_cpu_weight *w, int stride)
 {
-	return cpu->base.compute == DTP_BF16 && cpu->blocked && !cpu->bf16_fastest && stride == 1 && w->base.shape[2] == 3 &&
+	return cpu->base.compute == DTP_BF16 && !cpu->bf16_fastest && stride == 1 && w->base.shape[2] == 3 &&
 	       w->base.shape[3] == 3 && w->base.shape[0] >= 16 && w->base.shape[1] >= 16;
 }
 
@@ -218,17 +230,15 @@ enum dtp_code dtp_winograd(struct dtp_cpu *cpu, struct dtp_tensor out, struct dt
 			   const float *bias, int pad, struct dtp_err *err)
 {
 	struct winograd g = {.cpu = cpu, .w = w, .x = x, .out = out, .bias = bias, .pad = pad, .c = x.shape[2], .n = out.shape[2]};
-	int64_t blocks = dtp_pack_blocks(g.n), most;
+	int64_t blocks = dtp_pack_blocks(g.n);
 	bool ok = true;
 
 	g.depth = dtp_pack_depth(DTP_F32, g.c);
+	g.width = cpu->blocked ? 2 * DTP_NB : DTP_NB;
 	g.tiles_x = (out.shape[1] + 3) / 4;
 	g.tiles = g.tiles_x * ((out.shape[0] + 3) / 4);
-	most = GROUP_BYTES / (POINTS * 4 * g.c * cpu->threads);
-	most = most < GROUP_LEAST ? GROUP_LEAST : most > GROUP_TILES ? GROUP_TILES : most;
-	int64_t groups = (g.tiles + most - 1) / most, even = dtp_round_up(groups, cpu->threads);
-	g.group = (g.tiles + even - 1) / even;
-	uint64_t local = (uint64_t)(POINTS * g.group * (g.c + COLUMNS * DTP_NB)) * sizeof(float);
+	g.group = group_tiles(g.tiles, cpu->threads);
+	uint64_t local = (uint64_t)(POINTS * g.group * (g.c + g.width)) * sizeof(float);
 	enum dtp_code rc = dtp_cpu_scratch(cpu, (uint64_t)(POINTS * blocks * g.depth * DTP_NB) * sizeof(float), local, err);
 	if (rc)
 		return rc;
