@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "utf8.h"
 
+#include "nfc_unicode.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -137,6 +139,20 @@ static void order_marks(utf8proc_int32_t *cp, size_t n, utf8proc_int32_t *tmp)
 	}
 }
 
+/* Whether the reference's tables know the character as one that never changes. */
+static bool is_inert(uint32_t cp)
+{
+	size_t lo = 0, hi = sizeof dtp_after_unicode_9 / sizeof *dtp_after_unicode_9;
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		if (cp > dtp_after_unicode_9[mid].last)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < sizeof dtp_after_unicode_9 / sizeof *dtp_after_unicode_9 && cp >= dtp_after_unicode_9[lo].first;
+}
+
 /* Canonical decomposition; cp has room for 4 code points per character, which is the longest one of Unicode. */
 static size_t decompose(const char *text, size_t len, utf8proc_int32_t *cp, size_t room)
 {
@@ -144,13 +160,38 @@ static size_t decompose(const char *text, size_t len, utf8proc_int32_t *cp, size
 	for (size_t i = 0, k; i < len; i += k) {
 		uint32_t c = dtp_utf8_next(text, i, &k);
 		int boundclass = 0;
-		utf8proc_ssize_t r = utf8proc_decompose_char((utf8proc_int32_t)c, cp + n, (utf8proc_ssize_t)(room - n),
-							     UTF8PROC_STABLE | UTF8PROC_COMPOSE, &boundclass);
+		utf8proc_ssize_t r = 1;
+		if (is_inert(c))
+			cp[n] = (utf8proc_int32_t)c;
+		else
+			r = utf8proc_decompose_char((utf8proc_int32_t)c, cp + n, (utf8proc_ssize_t)(room - n),
+						    UTF8PROC_STABLE | UTF8PROC_COMPOSE, &boundclass);
 		if (r < 0 || (size_t)r > room - n)
 			return SIZE_MAX;
 		n += (size_t)r;
 	}
 	return n;
+}
+
+/* Orders and composes what lies between inert characters, in place; returns the new length, SIZE_MAX on failure. */
+static size_t compose(utf8proc_int32_t *cp, size_t n, utf8proc_int32_t *tmp)
+{
+	size_t out = 0;
+	for (size_t i = 0; i < n;) {
+		size_t begin = i;
+		while (i < n && !is_inert((uint32_t)cp[i]))
+			i++;
+		order_marks(cp + begin, i - begin, tmp);
+		utf8proc_ssize_t r = utf8proc_normalize_utf32(cp + begin, (utf8proc_ssize_t)(i - begin),
+							      UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+		if (r < 0)
+			return SIZE_MAX;
+		memmove(cp + out, cp + begin, (size_t)r * sizeof *cp);
+		out += (size_t)r;
+		if (i < n)
+			cp[out++] = cp[i++];
+	}
+	return out;
 }
 
 enum dtp_code dtp_utf8_nfc(const char *text, size_t len, char **out, size_t *out_len, struct dtp_err *err)
@@ -167,7 +208,7 @@ enum dtp_code dtp_utf8_nfc(const char *text, size_t len, char **out, size_t *out
 		return DTP_OK;
 
 	size_t room, bytes;
-	if (__builtin_mul_overflow(chars, 4, &room) || __builtin_mul_overflow(room + 1, sizeof(utf8proc_int32_t), &bytes))
+	if (__builtin_mul_overflow(chars, 4, &room) || __builtin_mul_overflow(room, sizeof(utf8proc_int32_t), &bytes))
 		return dtp_fail(err, DTP_REFUSED, "a text of %zu bytes is too long to normalise", len);
 	utf8proc_int32_t *cp = malloc(bytes), *tmp = malloc(bytes);
 	if (!cp || !tmp) {
@@ -176,19 +217,16 @@ enum dtp_code dtp_utf8_nfc(const char *text, size_t len, char **out, size_t *out
 		return dtp_fail(err, DTP_FAILED, "out of memory: normalising a text of %zu bytes", len);
 	}
 	size_t n = decompose(text, len, cp, room);
-	utf8proc_ssize_t r = -1;
-	if (n != SIZE_MAX) {
-		order_marks(cp, n, tmp);
-		r = utf8proc_normalize_utf32(cp, (utf8proc_ssize_t)n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-	}
+	if (n != SIZE_MAX)
+		n = compose(cp, n, tmp);
 	free(tmp);
-	if (r < 0) {
+	if (n == SIZE_MAX) {
 		free(cp);
 		return dtp_fail(err, DTP_FAILED, "a text of %zu bytes cannot be normalised", len);
 	}
-	char *buf = (char *)cp; /* re-encoded in place: a code point never gets longer than its 4 bytes */
+	char *buf = (char *)cp; /* encoded in place: a code point never gets longer than its 4 bytes */
 	size_t m = 0;
-	for (utf8proc_ssize_t i = 0; i < r; i++)
+	for (size_t i = 0; i < n; i++)
 		m += dtp_utf8_put(buf + m, (uint32_t)cp[i]);
 	*out = buf;
 	*out_len = m;
