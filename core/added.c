@@ -121,6 +121,8 @@ bool dtp_added_next(const struct dtp_added *a, struct dtp_added_walk *w, int32_t
 			*begin = *begin > w->covered ? skip_space_back(w->text, *begin, w->covered) : w->covered;
 		if (t->rstrip)
 			*end = skip_space(w->text, w->len, *end);
+		if (*begin >= *end) /* nothing but white space that the match before took */
+			continue;
 		w->covered = *end;
 		return true;
 	}

@@ -81,6 +81,8 @@ enum dtp_code dtp_prompt_make(const struct dtp_tokenizer *tok, enum dtp_template
 	size_t len, n;
 
 	*out = (struct dtp_prompt){.length = max_length};
+	if (max_length < 1)
+		return dtp_fail(err, DTP_REFUSED, "a prompt of %lld tokens is asked for, at least 1 is needed", (long long)max_length);
 	len = strlen(text);
 	size_t bad = dtp_utf8_valid(text, len); /* here, so that the offset is the user's */
 	if (bad < len)

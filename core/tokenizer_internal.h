@@ -5,6 +5,7 @@
 
 #include "added.h"
 #include "bpe.h"
+#include "json.h"
 #include "regex.h"
 #include "tokenizer.h"
 
@@ -19,5 +20,7 @@ struct dtp_tokenizer {
 	int32_t pad;                 /* -1: none */
 };
 
+/* Both fill a zeroed tokenizer; whatever it holds afterwards, dtp_tokenizer_free frees it. */
 enum dtp_code dtp_tokenizer_load(struct dtp_tokenizer *t, const char *dir, struct dtp_err *err);
+enum dtp_code dtp_tokenizer_read(struct dtp_tokenizer *t, const struct dtp_json *doc, struct dtp_err *err); /* no pad token */
 #endif

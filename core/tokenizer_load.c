@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading tokenizer.json: whatever would make the ids differ and is not implemented is refused by name. */
-#include "json.h"
 #include "tokenizer_internal.h"
 #include "utf8.h"
 
@@ -150,30 +149,56 @@ static enum dtp_code read_vocab(struct dtp_tokenizer *t, const struct dtp_json *
 	return DTP_OK;
 }
 
+/* The reference numbers added tokens itself, whatever the file says: a string that the model's vocabulary has keeps its id,
+ * others get *next, one more than the largest before.  A file that disagrees would mean other embeddings there than here. */
+static enum dtp_code check_added_id(const struct dtp_tokenizer *t, const struct dtp_json *doc, const char *content, int32_t id,
+				    int32_t *next, struct dtp_err *err)
+{
+	int32_t there = dtp_vocab_find(&t->vocab, content, strlen(content));
+
+	if (there >= 0 && (t->vocab.token[there].kind & DTP_TOKEN_ADDED))
+		return dtp_fail(err, DTP_REFUSED, "%s: the added token '%.64s' is listed twice", doc->path, content);
+	if (there < 0 && id != *next && ((size_t)id >= t->vocab.nids || !t->vocab.token[id].kind))
+		return dtp_fail(err, DTP_REFUSED, "%s: the added token '%.64s' has id %d, expected %d, the next after those before it",
+				doc->path, content, id, *next);
+	if (id >= *next)
+		*next = id + 1;
+	return DTP_OK;
+}
+
+static enum dtp_code read_added_token(struct dtp_tokenizer *t, const struct dtp_json *doc, const cJSON *v, int32_t *next,
+				      struct dtp_err *err)
+{
+	const char *content = cJSON_GetStringValue(get(v, "content"));
+	bool normalized = cJSON_IsTrue(get(v, "normalized"));
+	int32_t id;
+
+	if (!content || !content[0])
+		return dtp_fail(err, DTP_REFUSED, "%s: an added token has no content", doc->path);
+	if (read_id(doc, get(v, "id"), content, &id, err) || check_added_id(t, doc, content, id, next, err) ||
+	    add_token(t, doc, content, id, DTP_TOKEN_ADDED, err))
+		return err->code;
+	struct dtp_added_token a = {.id = id,
+				    .len = strlen(content),
+				    .single_word = cJSON_IsTrue(get(v, "single_word")),
+				    .lstrip = cJSON_IsTrue(get(v, "lstrip")),
+				    .rstrip = cJSON_IsTrue(get(v, "rstrip"))};
+	if (normalized && t->nfc && dtp_utf8_nfc(content, a.len, &a.content, &a.len, err))
+		return err->code;
+	if (!a.content && !(a.content = strdup(content)))
+		return dtp_fail(err, DTP_FAILED, "out of memory: added tokens");
+	/* Without a normalizer too these are searched later than the others. */
+	return dtp_added_push(normalized ? &t->normalized : &t->added, a, err);
+}
+
 static enum dtp_code read_added(struct dtp_tokenizer *t, const struct dtp_json *doc, struct dtp_err *err)
 {
 	const cJSON *v;
-	int32_t id;
+	int32_t next = (int32_t)t->vocab.count;
 
-	cJSON_ArrayForEach(v, get(doc->root, "added_tokens")) {
-		const char *content = cJSON_GetStringValue(get(v, "content"));
-		if (!content || !content[0])
-			return dtp_fail(err, DTP_REFUSED, "%s: an added token has no content", doc->path);
-		if (read_id(doc, get(v, "id"), content, &id, err) || add_token(t, doc, content, id, DTP_TOKEN_ADDED, err))
+	cJSON_ArrayForEach(v, get(doc->root, "added_tokens"))
+		if (read_added_token(t, doc, v, &next, err))
 			return err->code;
-		bool normalized = t->nfc && cJSON_IsTrue(get(v, "normalized"));
-		struct dtp_added_token a = {.id = id,
-					    .len = strlen(content),
-					    .single_word = cJSON_IsTrue(get(v, "single_word")),
-					    .lstrip = cJSON_IsTrue(get(v, "lstrip")),
-					    .rstrip = cJSON_IsTrue(get(v, "rstrip"))};
-		if (normalized && dtp_utf8_nfc(content, a.len, &a.content, &a.len, err))
-			return err->code;
-		if (!a.content && !(a.content = strdup(content)))
-			return dtp_fail(err, DTP_FAILED, "out of memory: added tokens");
-		if (dtp_added_push(normalized ? &t->normalized : &t->added, a, err))
-			return err->code;
-	}
 	dtp_added_sort(&t->added);
 	dtp_added_sort(&t->normalized);
 	return DTP_OK;
@@ -292,6 +317,16 @@ static enum dtp_code read_pad(struct dtp_tokenizer *t, const char *dir, struct d
 	return rc;
 }
 
+enum dtp_code dtp_tokenizer_read(struct dtp_tokenizer *t, const struct dtp_json *doc, struct dtp_err *err)
+{
+	enum dtp_code rc = read_normalizer(t, doc, get(doc->root, "normalizer"), err);
+	if (!rc)
+		rc = read_pre_tokenizer(t, doc, err);
+	if (!rc)
+		rc = read_model(t, doc, err);
+	return rc ? rc : read_added(t, doc, err);
+}
+
 enum dtp_code dtp_tokenizer_load(struct dtp_tokenizer *t, const char *dir, struct dtp_err *err)
 {
 	char path[4096];
@@ -300,13 +335,7 @@ enum dtp_code dtp_tokenizer_load(struct dtp_tokenizer *t, const char *dir, struc
 	snprintf(path, sizeof path, "%s/tokenizer.json", dir);
 	if (dtp_json_load(path, 0, &doc, err))
 		return err->code;
-	enum dtp_code rc = read_normalizer(t, &doc, get(doc.root, "normalizer"), err);
-	if (!rc)
-		rc = read_pre_tokenizer(t, &doc, err);
-	if (!rc)
-		rc = read_model(t, &doc, err);
-	if (!rc)
-		rc = read_added(t, &doc, err);
+	enum dtp_code rc = dtp_tokenizer_read(t, &doc, err);
 	dtp_json_free(&doc);
 	return rc ? rc : read_pad(t, dir, err);
 }

@@ -75,7 +75,7 @@ static enum dtp_code grow_tokens(struct dtp_vocab *v, size_t nids, struct dtp_er
 static enum dtp_code grow_text(struct dtp_vocab *v, size_t len, struct dtp_err *err)
 {
 	size_t cap = v->text_cap ? v->text_cap : 1 << 14;
-	while (cap < len)
+	while (cap <= len)
 		cap *= 2;
 	char *text = realloc(v->text, cap);
 	if (!text)
@@ -93,7 +93,7 @@ enum dtp_code dtp_vocab_add(struct dtp_vocab *v, const char *string, size_t len,
 		return dtp_fail(err, DTP_REFUSED, "the vocabulary has more than %u bytes", UINT32_MAX);
 	if (nids > v->cap && (rc = grow_tokens(v, nids, err)) != DTP_OK)
 		return rc;
-	if (text_len > v->text_cap && (rc = grow_text(v, text_len, err)) != DTP_OK)
+	if (text_len >= v->text_cap && (rc = grow_text(v, text_len, err)) != DTP_OK)
 		return rc;
 	if (2 * (v->count + 1) > v->nslots && (rc = grow_slots(v, err)) != DTP_OK)
 		return rc;
