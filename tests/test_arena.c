@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scratch arenas, and the backend that computes nothing, which sizes them. */
+/* Scratch arenas, the backend that computes nothing, which sizes them, and the CPU's pool of freed memory. */
 #include "op.h"
+
+#include <sys/mman.h>
 
 #include "arena.h"
 
@@ -132,12 +134,58 @@ static void dry_touches_nothing(void **state)
 	be->ops->destroy(be);
 }
 
+/* Parts of one mapping come and go at random: what is taken is never taken twice, and what is given back joins up. */
+static void pool_take_and_give(void **state)
+{
+	enum { PAGES = 64, PAGE = 4096 };
+	struct dtp_pool pool = {0};
+	char *base = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int taken[PAGES] = {0}; /* pages of the part that begins here */
+	(void)state;
+	assert_true(base != MAP_FAILED);
+	assert_null(dtp_pool_take(&pool, PAGE));
+	dtp_pool_give(&pool, base, PAGES * PAGE);
+	uint64_t out = 0;
+	for (int i = 0; i < 3000; i++) {
+		int n = 1 + (int)(test_random() % 9), at = (int)(test_random() % PAGES);
+		if (test_random() % 2 && taken[at]) {
+			for (int j = 0; j < taken[at] * PAGE; j += PAGE)
+				assert_int_equal(base[at * PAGE + j], (char)(at + 1));
+			dtp_pool_give(&pool, base + at * PAGE, (uint64_t)taken[at] * PAGE);
+			out -= (uint64_t)taken[at];
+			taken[at] = 0;
+			continue;
+		}
+		char *p = dtp_pool_take(&pool, (uint64_t)n * PAGE);
+		if (p) {
+			at = (int)((p - base) / PAGE);
+			taken[at] = n;
+			out += (uint64_t)n;
+			memset(p, at + 1, (size_t)n * PAGE);
+		}
+		assert_int_equal(pool.total, (PAGES - out) * PAGE);
+		for (int j = 1; j < pool.n; j++)
+			assert_true(pool.ranges[j - 1].p + pool.ranges[j - 1].nbytes < pool.ranges[j].p);
+	}
+	for (int at = 0; at < PAGES; at++)
+		if (taken[at])
+			dtp_pool_give(&pool, base + at * PAGE, (uint64_t)taken[at] * PAGE);
+	assert_int_equal(pool.n, 1);
+	assert_ptr_equal(pool.ranges[0].p, base);
+	assert_int_equal(pool.ranges[0].nbytes, PAGES * PAGE);
+	dtp_pool_trim(&pool, 5 * PAGE + 1); /* whole pages: less is left, not more */
+	assert_int_equal(pool.total, 5 * PAGE);
+	assert_int_equal(pool.ranges[0].nbytes, 5 * PAGE);
+	dtp_pool_free(&pool);
+	assert_int_equal(pool.total, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(arena_alloc_aligned_until_full), cmocka_unit_test(arena_release_keeps_peak),
 		cmocka_unit_test(arena_measure_then_fit),	  cmocka_unit_test(arena_init_too_large),
-		cmocka_unit_test(dry_touches_nothing),
+		cmocka_unit_test(dry_touches_nothing),		  cmocka_unit_test(pool_take_and_give),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -68,7 +68,7 @@ static void pack_part(const struct attend *t, int64_t kv, int64_t key0, int64_t 
 		return;
 	}
 	dtp_pack_rows(k + key0 / DTP_NB * dtp_pack_block_size(DTP_F32, t->d), DTP_F32, dtp_at(&t->k, key0, kv), type,
-		      t->k.stride[0], n, t->d);
+		      t->k.stride[0], n, t->d, false);
 	for (int64_t c = 0; c < t->d; c += DTP_NB) {
 		int64_t cols = t->d - c < DTP_NB ? t->d - c : DTP_NB;
 		const char *src = (const char *)dtp_at(&t->v, key0, kv) + c * (int64_t)dtp_dtype_size(type);

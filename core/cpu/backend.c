@@ -13,6 +13,7 @@ static void destroy(struct dtp_backend *be)
 	if (!be)
 		return;
 	dtp_cpu_drop_scratch(cpu);
+	dtp_pool_free(&cpu->pool);
 	dtp_dnnl_free(cpu->dnnl);
 	free(cpu);
 }

@@ -6,6 +6,7 @@
 
 #include "backend.h"
 #include "pack.h"
+#include "pool.h"
 
 /* How products in BF16 are computed.  Both multiply exactly and sum in F32; they differ in speed by 2 either way. */
 enum dtp_cpu_method {
@@ -27,11 +28,13 @@ struct dtp_cpu {
 	uint64_t shared_size;
 	char *local;                /* capacity pieces of local_size bytes, one per thread */
 	uint64_t local_size;
+	struct dtp_pool pool;       /* large memory that was freed, until the next operation */
 };
 
 struct dtp_cpu_weight {
 	struct dtp_weight base;
 	void *data;   /* MATRIX, CONV: packed; TABLE: rows of T; VECTOR: F32 */
+	bool reused;  /* data has pages already; else writing gets them, zeroed and in the cache */
 	int64_t n, k; /* the matrix; CONV: k = kh*kw*C, in that order */
 };
 
@@ -76,9 +79,8 @@ static inline void *dtp_at(const struct dtp_tensor *t, int64_t i, int64_t j)
 enum dtp_code dtp_cpu_create(enum dtp_dtype compute, int threads, enum dtp_cpu_method method, struct dtp_backend **out,
 			     struct dtp_err *err);
 
-/* memory.c.  map: zeroed on first touch, in huge pages where the kernel has them. */
-enum dtp_code dtp_cpu_map(uint64_t nbytes, void **p, struct dtp_err *err);
-void dtp_cpu_unmap(void *p, uint64_t nbytes);
+/* memory.c.  take: alloc, which also says whether the memory had been used before. */
+enum dtp_code dtp_cpu_take(struct dtp_cpu *cpu, uint64_t nbytes, void **p, bool *reused, struct dtp_err *err);
 /* Makes cpu->shared and every thread's piece at least this large; what they held is lost. */
 enum dtp_code dtp_cpu_scratch(struct dtp_cpu *cpu, uint64_t shared, uint64_t local, struct dtp_err *err);
 void dtp_cpu_drop_scratch(struct dtp_cpu *cpu);

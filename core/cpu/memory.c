@@ -10,7 +10,7 @@
 #include "vec.h"
 
 #define PAGE 4096u
-#define LARGE (1u << 20) /* from here on by mmap: given back to the system when freed, in huge pages */
+#define LARGE (1u << 20) /* from here on by mmap, in huge pages where the system has them; kept for a while when freed */
 
 /* Bytes that the system can still give: free, or kept only as cache; UINT64_MAX where it does not say. */
 static uint64_t available(void)
@@ -37,13 +37,14 @@ static enum dtp_code no_memory(uint64_t nbytes, struct dtp_err *err)
 			available());
 }
 
-enum dtp_code dtp_cpu_map(uint64_t nbytes, void **p, struct dtp_err *err)
+static uint64_t pages(uint64_t nbytes)
+{
+	return (uint64_t)dtp_round_up((int64_t)nbytes, PAGE);
+}
+
+static enum dtp_code map(uint64_t nbytes, void **p, struct dtp_err *err)
 {
 	*p = NULL;
-	if (nbytes == 0)
-		nbytes = 1;
-	if (nbytes > (uint64_t)INT64_MAX - PAGE)
-		return no_memory(nbytes, err);
 	/* The system promises more than it has; who believes it is killed later. */
 	if (nbytes >= 64u << 20 && nbytes > available())
 		return no_memory(nbytes, err);
@@ -55,60 +56,80 @@ enum dtp_code dtp_cpu_map(uint64_t nbytes, void **p, struct dtp_err *err)
 	return DTP_OK;
 }
 
-void dtp_cpu_unmap(void *p, uint64_t nbytes)
+enum dtp_code dtp_cpu_take(struct dtp_cpu *cpu, uint64_t nbytes, void **p, bool *reused, struct dtp_err *err)
 {
-	if (p)
-		munmap(p, nbytes ? nbytes : 1);
+	*reused = false;
+	*p = NULL;
+	if (nbytes > (uint64_t)INT64_MAX - PAGE)
+		return no_memory(nbytes, err);
+	if (nbytes < LARGE) {
+		*p = aligned_alloc(64, (size_t)dtp_round_up(nbytes ? (int64_t)nbytes : 1, 64));
+		return *p ? DTP_OK : no_memory(nbytes, err);
+	}
+	nbytes = pages(nbytes);
+	*p = dtp_pool_take(&cpu->pool, nbytes);
+	*reused = *p != NULL;
+	if (*reused)
+		return DTP_OK;
+	/* No hole is large enough: what is kept goes as new memory comes, so that there is never more than there was. */
+	dtp_pool_trim(&cpu->pool, cpu->pool.total > nbytes ? cpu->pool.total - nbytes : 0);
+	return map(nbytes, p, err);
 }
 
 enum dtp_code dtp_cpu_alloc(struct dtp_backend *be, uint64_t nbytes, void **p, struct dtp_err *err)
 {
-	(void)be;
-	if (nbytes >= LARGE)
-		return dtp_cpu_map(nbytes, p, err);
-	*p = aligned_alloc(64, (size_t)dtp_round_up(nbytes ? (int64_t)nbytes : 1, 64));
-	return *p ? DTP_OK : no_memory(nbytes, err);
+	bool reused;
+	return dtp_cpu_take(dtp_cpu_of(be), nbytes, p, &reused, err);
 }
 
 void dtp_cpu_free(struct dtp_backend *be, void *p, uint64_t nbytes)
 {
-	(void)be;
-	if (nbytes >= LARGE)
-		dtp_cpu_unmap(p, nbytes);
-	else
+	if (nbytes < LARGE)
 		free(p);
+	else if (p)
+		dtp_pool_give(&dtp_cpu_of(be)->pool, p, pages(nbytes));
+}
+
+static void unmap(void *p, uint64_t nbytes)
+{
+	if (p)
+		munmap(p, nbytes);
 }
 
 enum dtp_code dtp_cpu_scratch(struct dtp_cpu *cpu, uint64_t shared, uint64_t local, struct dtp_err *err)
 {
+	enum dtp_code rc = DTP_OK;
 	void *p;
 
+	/* Where it computes, what was freed is no longer about to be replaced. */
+	dtp_pool_trim(&cpu->pool, 0);
+	shared = pages(shared);
 	if (shared > cpu->shared_size) {
-		dtp_cpu_unmap(cpu->shared, cpu->shared_size);
-		cpu->shared = NULL;
+		unmap(cpu->shared, cpu->shared_size);
 		cpu->shared_size = 0;
-		if (dtp_cpu_map(shared, &p, err))
-			return err ? err->code : DTP_FAILED;
-		cpu->shared = p;
+		rc = map(shared, &cpu->shared, err);
+		if (rc)
+			return rc;
 		cpu->shared_size = shared;
 	}
-	local = (uint64_t)dtp_round_up((int64_t)local, PAGE);
+	local = pages(local);
 	if (local > cpu->local_size) {
-		dtp_cpu_unmap(cpu->local, (uint64_t)cpu->capacity * cpu->local_size);
+		unmap(cpu->local, (uint64_t)cpu->capacity * cpu->local_size);
 		cpu->local = NULL;
 		cpu->local_size = 0;
-		if (dtp_cpu_map((uint64_t)cpu->capacity * local, &p, err))
-			return err ? err->code : DTP_FAILED;
+		rc = map((uint64_t)cpu->capacity * local, &p, err);
+		if (rc)
+			return rc;
 		cpu->local = p;
 		cpu->local_size = local;
 	}
-	return DTP_OK;
+	return rc;
 }
 
 void dtp_cpu_drop_scratch(struct dtp_cpu *cpu)
 {
-	dtp_cpu_unmap(cpu->shared, cpu->shared_size);
-	dtp_cpu_unmap(cpu->local, (uint64_t)cpu->capacity * cpu->local_size);
+	unmap(cpu->shared, cpu->shared_size);
+	unmap(cpu->local, (uint64_t)cpu->capacity * cpu->local_size);
 	cpu->shared = NULL;
 	cpu->local = NULL;
 	cpu->shared_size = cpu->local_size = 0;

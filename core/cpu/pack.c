@@ -2,6 +2,9 @@
 #include "pack.h"
 
 #include <string.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 #include "vec.h"
 
@@ -51,6 +54,77 @@ DTP_CLONES static void transpose_tile(uint32_t *dst, const char *src, int64_t st
 			transpose8(dst + u * DTP_NB + n, src + n * stride + u * 4, stride);
 }
 
+#ifdef __x86_64__
+/* The same for CPUs with AVX-512, where a row of 16 units is a line of the cache, written whole and past the caches: weights
+ * are not read soon, and half of the traffic would be reading what is overwritten. */
+__attribute__((target("avx512f"))) static inline void stream16(uint32_t *dst, const char *src, int64_t stride)
+{
+	__m512i a[16], b[16];
+
+#pragma GCC unroll 16
+	for (int i = 0; i < 16; i++)
+		a[i] = _mm512_loadu_si512(src + i * stride);
+#pragma GCC unroll 16
+	for (int i = 0; i < 16; i += 2) {
+		b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+		b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+	}
+#pragma GCC unroll 16
+	for (int i = 0; i < 16; i += 4) {
+		a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+		a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+		a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+		a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+	}
+	/* Within lanes of 4 units all is in place; now the lanes, 4 and 8 rows apart. */
+#pragma GCC unroll 16
+	for (int i = 0; i < 4; i++) {
+		b[i] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0x88);
+		b[i + 4] = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xdd);
+		b[i + 8] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88);
+		b[i + 12] = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xdd);
+	}
+#pragma GCC unroll 16
+	for (int i = 0; i < 8; i++) {
+		_mm512_stream_si512((__m512i *)(dst + i * DTP_NB), _mm512_shuffle_i32x4(b[i], b[i + 8], 0x88));
+		_mm512_stream_si512((__m512i *)(dst + (i + 8) * DTP_NB), _mm512_shuffle_i32x4(b[i], b[i + 8], 0xdd));
+	}
+}
+
+/* units is a multiple of 16 */
+__attribute__((target("avx512f"))) static void stream_tile(uint32_t *dst, const char *src, int64_t stride, int64_t units)
+{
+	for (int64_t u = 0; u < units; u += 16)
+		for (int64_t n = 0; n < DTP_NB; n += 16)
+			stream16(dst + u * DTP_NB + n, src + n * stride + u * 4, stride);
+}
+
+static bool can_stream(void)
+{
+	return __builtin_cpu_supports("avx512f");
+}
+
+/* What was streamed is there before what is written next. */
+static void finish_stream(void)
+{
+	_mm_sfence();
+}
+#else
+static void stream_tile(uint32_t *dst, const char *src, int64_t stride, int64_t units)
+{
+	transpose_tile(dst, src, stride, units);
+}
+
+static bool can_stream(void)
+{
+	return false;
+}
+
+static void finish_stream(void)
+{
+}
+#endif
+
 /* Columns [begin, end) of the rows, converted, into a tile that is zero elsewhere. */
 static void fill_tile(uint32_t tile[DTP_NB][TILE], enum dtp_dtype t, const char *src, enum dtp_dtype src_type, int64_t ld,
 		      int64_t rows, int64_t begin, int64_t end)
@@ -73,8 +147,10 @@ static void fill_tile(uint32_t tile[DTP_NB][TILE], enum dtp_dtype t, const char 
 	}
 }
 
-void dtp_pack_rows(void *dst, enum dtp_dtype t, const void *src, enum dtp_dtype src_type, int64_t ld, int64_t rows, int64_t k)
+void dtp_pack_rows(void *dst, enum dtp_dtype t, const void *src, enum dtp_dtype src_type, int64_t ld, int64_t rows, int64_t k,
+		   bool stream)
 {
+	void (*transpose)(uint32_t *, const char *, int64_t, int64_t) = stream && can_stream() ? stream_tile : transpose_tile;
 	uint32_t tile[DTP_NB][TILE];
 	int64_t per_unit = t == DTP_BF16 ? 2 : 1, units = dtp_pack_depth(t, k) / per_unit, row_bytes = ld * 4 / per_unit;
 
@@ -82,12 +158,14 @@ void dtp_pack_rows(void *dst, enum dtp_dtype t, const void *src, enum dtp_dtype 
 		int64_t nu = units - u < TILE ? units - u : TILE, begin = u * per_unit, end = begin + nu * per_unit;
 		uint32_t *d = (uint32_t *)dst + u * DTP_NB;
 		if (rows == DTP_NB && t == src_type && end <= k) {
-			transpose_tile(d, (const char *)src + u * 4, row_bytes, nu);
+			transpose(d, (const char *)src + u * 4, row_bytes, nu);
 			continue;
 		}
 		fill_tile(tile, t, src, src_type, ld, rows, begin, end < k ? end : k);
-		transpose_tile(d, (const char *)tile, sizeof tile[0], nu);
+		transpose(d, (const char *)tile, sizeof tile[0], nu);
 	}
+	if (transpose == stream_tile)
+		finish_stream();
 }
 
 void dtp_pack_columns(float *dst, const void *src, enum dtp_dtype src_type, int64_t ld, int64_t k, int64_t cols)

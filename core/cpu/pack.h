@@ -36,9 +36,10 @@ static inline int64_t dtp_pack_size(enum dtp_dtype t, int64_t n, int64_t k)
 	return dtp_pack_blocks(n) * dtp_pack_block_size(t, k);
 }
 
-/* One block: rows (at most 64) of src [rows, k] of src_type, ld elements apart, become the columns of dst, in t. */
+/* One block: rows (at most 64) of src [rows, k] of src_type, ld elements apart, become the columns of dst (64-byte aligned),
+ * in t.  stream: write past the caches, for what is not read soon and is not in them. */
 void dtp_pack_rows(void *dst, enum dtp_dtype t, const void *src, enum dtp_dtype src_type, int64_t ld, int64_t rows,
-		   int64_t k);
+		   int64_t k, bool stream);
 /* One block in F32: src [k, cols <= 64] are its columns already. */
 void dtp_pack_columns(float *dst, const void *src, enum dtp_dtype src_type, int64_t ld, int64_t k, int64_t cols);
 /* One BF16 block as an F32 block; its depth stays that of BF16. */

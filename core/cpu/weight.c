@@ -51,7 +51,7 @@ enum dtp_code dtp_cpu_weight_new(struct dtp_backend *be, enum dtp_weight_kind ki
 		return dtp_fail(err, DTP_FAILED, "out of memory: no %zu bytes for a weight's description", sizeof *w);
 	dtp_cpu_describe(&w->base, be->compute, kind, ndim, shape);
 	matrix_of(kind, ndim, shape, &w->n, &w->k);
-	enum dtp_code rc = dtp_cpu_alloc(be, w->base.nbytes, &w->data, err);
+	enum dtp_code rc = dtp_cpu_take(dtp_cpu_of(be), w->base.nbytes, &w->data, &w->reused, err);
 	if (rc) {
 		free(w);
 		return rc;
@@ -123,7 +123,7 @@ static enum dtp_code write_filters(const struct dtp_cpu_weight *w, enum dtp_dtyp
 	for (int64_t r = 0; r < rows; r++)
 		filter_row(block + r * (int64_t)row_bytes, t, src + r * w->k * (int64_t)dtp_dtype_size(src_type), src_type, c,
 			   taps, (float *)tmp);
-	dtp_pack_rows(dst, t, block, t, w->k, rows, w->k);
+	dtp_pack_rows(dst, t, block, t, w->k, rows, w->k, w->reused);
 	free(tmp);
 	return DTP_OK;
 }
@@ -152,7 +152,7 @@ enum dtp_code dtp_cpu_weight_write(struct dtp_backend *be, struct dtp_weight *we
 		char *dst = (char *)w->data + (row0 + r) / DTP_NB * block_bytes;
 		const char *s = (const char *)src + r * w->k * src_size;
 		if (w->base.kind == DTP_WEIGHT_MATRIX)
-			dtp_pack_rows(dst, t, s, src_type, w->k, rows, w->k);
+			dtp_pack_rows(dst, t, s, src_type, w->k, rows, w->k, w->reused);
 		else
 			rc = write_filters(w, t, dst, rows, s, src_type, err);
 	}
