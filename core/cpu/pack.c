@@ -179,10 +179,16 @@ void dtp_pack_columns(float *dst, const void *src, enum dtp_dtype src_type, int6
 	memset(dst, 0, (size_t)((depth - k) * DTP_NB) * sizeof *dst);
 }
 
-void dtp_pack_widen(float *dst, const void *src, int64_t k)
+DTP_CLONES void dtp_pack_widen(float *restrict dst, const void *restrict src, int64_t k)
 {
-	const uint32_t *pairs = src;
+	const uint32_t *restrict pairs = src;
 
-	for (int64_t i = 0; i < k; i += 2, dst += 2 * DTP_NB, pairs += DTP_NB)
-		dtp_vec_split_pairs(dst, dst + DTP_NB, pairs, DTP_NB);
+	for (int64_t i = 0; i < k; i += 2, dst += 2 * DTP_NB, pairs += DTP_NB) {
+#pragma omp simd
+		for (int j = 0; j < DTP_NB; j++) {
+			uint32_t low = pairs[j] << 16, high = pairs[j] & 0xffff0000u;
+			memcpy(dst + j, &low, sizeof low);
+			memcpy(dst + DTP_NB + j, &high, sizeof high);
+		}
+	}
 }

@@ -134,15 +134,6 @@ DTP_CLONES void dtp_vec_round(float *x, enum dtp_dtype t, int64_t n)
 		x[i] = as_float((uint32_t)to_bf16(x[i]) << 16);
 }
 
-DTP_CLONES void dtp_vec_split_pairs(float *restrict lo, float *restrict hi, const uint32_t *restrict pairs, int64_t n)
-{
-#pragma omp simd
-	for (int64_t i = 0; i < n; i++) {
-		lo[i] = as_float(pairs[i] << 16);
-		hi[i] = as_float(pairs[i] & 0xffff0000u);
-	}
-}
-
 DTP_CLONES float dtp_vec_sum(const float *x, int64_t n)
 {
 	float s = 0;

@@ -23,9 +23,6 @@ void dtp_vec_store(void *dst, enum dtp_dtype t, const float *src, int64_t n);
 void dtp_vec_store_sum(void *dst, enum dtp_dtype t, const float *x, const float *y, int64_t n);
 /* x rounded to t's precision. */
 void dtp_vec_round(float *x, enum dtp_dtype t, int64_t n);
-/* pairs[i] holds two bf16 values, the first in the low half: lo[i] and hi[i] get them. */
-void dtp_vec_split_pairs(float *lo, float *hi, const uint32_t *pairs, int64_t n);
-
 float dtp_vec_sum(const float *x, int64_t n);
 float dtp_vec_sum_squares(const float *x, float minus, int64_t n); /* of x - minus */
 float dtp_vec_max(const float *x, int64_t n);                       /* -inf for n = 0; NaNs are skipped */
