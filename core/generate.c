@@ -475,6 +475,28 @@ static void run_free(struct run *r)
 		r->ctx.be->ops->free(r->ctx.be, r->embeds, embeds_bytes(r->p, r->req));
 }
 
+static enum dtp_code make_prompts(struct run *r, struct dtp_err *err)
+{
+	const struct dtp_pipeline *p = r->p;
+	int64_t length = r->req->max_sequence_length;
+	const char *texts[] = {r->req->prompt, r->req->negative_prompt};
+
+	for (int i = 0; i < r->passes; i++) {
+		if (p->tokenizer) {
+			if (dtp_prompt_make(p->tokenizer, p->text.family->chat, NULL, texts[i], length, &r->prompt[i], err))
+				return err->code;
+			continue;
+		}
+		if (!r->ctx.be->dry)
+			return dtp_fail(err, DTP_FAILED, "internal error: the tokenizer was not opened");
+		/* A dry run looks at no id. */
+		r->prompt[i] = (struct dtp_prompt){.ids = calloc((size_t)length, sizeof(int32_t)), .length = length, .end = length};
+		if (!r->prompt[i].ids)
+			return dtp_fail(err, DTP_FAILED, "out of memory for a prompt of %lld tokens", (long long)length);
+	}
+	return DTP_OK;
+}
+
 static enum dtp_code run_init(struct run *r, struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_backend *be,
 			      struct dtp_comm *tp, const struct dtp_monitor *mon, struct dtp_err *err)
 {
@@ -494,22 +516,31 @@ static enum dtp_code run_init(struct run *r, struct dtp_pipeline *p, const struc
 		return dtp_fail(err, DTP_FAILED, "out of memory for an image of %lldx%lld", (long long)req->width, (long long)req->height);
 	dtp_image_ids(r->h, r->w, 0, r->ids);
 	dtp_schedule_make(&p->scheduler, r->tokens, req->steps, &r->schedule);
-	const char *texts[] = {req->prompt, req->negative_prompt};
-	for (int i = 0; i < r->passes; i++)
-		if (dtp_prompt_make(p->tokenizer, p->text.family->chat, NULL, texts[i], req->max_sequence_length, &r->prompt[i], err))
-			return err->code;
-	return DTP_OK;
+	return make_prompts(r, err);
 }
 
-/* The scratch of each phase for this rank (its layers are bound already): the very code of the run, on a backend that
- * computes nothing. */
-static enum dtp_code measure(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_comm *tp,
-			     uint64_t scratch[DTP_COMPONENTS], struct dtp_err *err)
+/* Adds what the operations have counted since the last call. */
+static void take_cost(struct run *r, struct dtp_phase_cost *cost)
 {
+	for (int op = 0; op < DTP_NOPS; op++)
+		cost->flops += r->ctx.stat[op].flops;
+	cost->reductions += r->ctx.stat[DTP_OP_REDUCE].calls;
+	cost->reduce_bytes += r->ctx.stat[DTP_OP_REDUCE].bytes;
+	memset(r->ctx.stat, 0, sizeof r->ctx.stat);
+}
+
+/* The scratch and the cost of each phase for this rank (its layers are bound already): the very code of the run, on a
+ * backend that computes nothing. */
+static enum dtp_code measure(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_comm *tp,
+			     uint64_t scratch[DTP_COMPONENTS], struct dtp_phase_cost cost[DTP_COMPONENTS], struct dtp_err *err)
+{
+	static const char *const names[] = {"encode", "step", "decode"};
 	struct dtp_backend *dry;
 	struct run r;
 	void *unused = NULL;
 
+	for (int i = 0; i < DTP_COMPONENTS; i++)
+		cost[i] = (struct dtp_phase_cost){.name = names[i]};
 	if (dtp_backend_dry(p->compute, &dry, err))
 		return err->code;
 	if (!run_init(&r, p, req, dry, tp, &dtp_monitor_none, err)) {
@@ -520,10 +551,12 @@ static enum dtp_code measure(struct dtp_pipeline *p, const struct dtp_request *r
 				encode(&r);
 			} else if (i == DTP_TRANSFORMER) {
 				condition(&r);
+				take_cost(&r, &cost[DTP_TEXT]); /* it belongs to the prompt */
 				step(&r, new_latents(&r), 0);
 			} else {
 				decode(&r, &unused);
 			}
+			take_cost(&r, &cost[i]);
 			scratch[i] = r.ctx.scratch.peak;
 		}
 		*err = dtp_ok(&r.ctx) ? *err : r.ctx.err;
@@ -541,16 +574,35 @@ static void bind(struct dtp_pipeline *p, const struct dtp_request *req, int rank
 	dtp_vae_need_decoder(&p->vae, req->output == DTP_OUTPUT_PNG);
 }
 
-enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
-				  struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
+static enum dtp_code run_dry(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
+			     uint64_t scratch[DTP_COMPONENTS], struct dtp_phase_cost cost[DTP_COMPONENTS], struct dtp_err *err)
 {
-	uint64_t scratch[DTP_COMPONENTS];
-	struct dtp_backend *dry;
 	/* A communicator that only knows its size: a dry run sends nothing. */
 	struct dtp_comm comm = {.rank = rank, .size = p->tp_degree, .mon = &dtp_monitor_none};
 
 	bind(p, req, rank);
-	if (measure(p, req, &comm, scratch, err) || dtp_backend_dry(p->compute, &dry, err))
+	return measure(p, req, &comm, scratch, cost, err);
+}
+
+enum dtp_code dtp_pipeline_cost(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
+				struct dtp_phase_cost out[DTP_NPHASES], struct dtp_err *err)
+{
+	uint64_t scratch[DTP_COMPONENTS];
+	enum dtp_code rc = run_dry(p, req, rank, scratch, out, err);
+
+	if (!rc && rank)
+		out[DTP_VAE] = (struct dtp_phase_cost){.name = out[DTP_VAE].name}; /* rank 0 decodes */
+	return rc;
+}
+
+enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
+				  struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
+{
+	uint64_t scratch[DTP_COMPONENTS];
+	struct dtp_phase_cost cost[DTP_COMPONENTS];
+	struct dtp_backend *dry;
+
+	if (run_dry(p, req, rank, scratch, cost, err) || dtp_backend_dry(p->compute, &dry, err))
 		return err->code;
 	for (int i = 0; i < DTP_COMPONENTS; i++) {
 		const struct dtp_component *c = &p->component[i];
@@ -589,11 +641,12 @@ enum dtp_code dtp_pipeline_run(struct dtp_pipeline *p, const struct dtp_request 
 {
 	struct run r;
 	uint64_t scratch[DTP_COMPONENTS];
+	struct dtp_phase_cost cost[DTP_COMPONENTS];
 	struct dtp_comm *tp = mesh->dim[DTP_MESH_TP];
 	enum dtp_code rc;
 
 	bind(p, req, tp->rank);
-	rc = measure(p, req, tp, scratch, err);
+	rc = measure(p, req, tp, scratch, cost, err);
 	if (rc)
 		return rc;
 	rc = run_init(&r, p, req, be, tp, mon, err);

@@ -2,6 +2,7 @@
 /* Opening a pipeline folder and checking all of it before any weight is read. */
 #include "json.h"
 #include "pipeline_internal.h"
+#include "plan_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +53,23 @@ static enum dtp_code read_index(struct dtp_pipeline *p, struct dtp_err *err)
 		rc = dtp_fail(err, DTP_REFUSED, "%s: pipeline class '%s' is not supported; supported: %s", path, name, known);
 	if (!rc)
 		rc = dtp_json_bool_or(&doc, NULL, "is_distilled", &p->distilled, err);
+	dtp_json_free(&doc);
+	return rc;
+}
+
+enum dtp_code dtp_pipeline_known(const char *model, bool *known, struct dtp_err *err)
+{
+	struct dtp_json doc;
+	const char *name;
+	char path[4096];
+
+	*known = false;
+	snprintf(path, sizeof path, "%s/model_index.json", model);
+	if (dtp_json_load(path, 0, &doc, err))
+		return err->code;
+	enum dtp_code rc = dtp_json_string(&doc, NULL, "_class_name", &name, err);
+	for (int i = 0; !rc && i < NFAMILIES; i++)
+		*known = *known || !strcmp(families[i].class_name, name);
 	dtp_json_free(&doc);
 	return rc;
 }
@@ -135,11 +153,23 @@ enum dtp_code dtp_pipeline_open(const struct dtp_options *o, const struct dtp_mo
 	p->keep_text_encoder = o->keep_text_encoder;
 	p->mon = mon;
 	if (check_folder(p->model, err) || read_index(p, err) || open_models(p, err) || apply_plans(p, o->tp_plan, err) ||
-	    check_weights(p, err) || open_tokenizer(p, err)) {
+	    check_weights(p, err) || (!o->no_tokenizer && open_tokenizer(p, err))) {
 		dtp_pipeline_close(p);
 		return err->code;
 	}
 	*out = p;
+	return DTP_OK;
+}
+
+enum dtp_code dtp_pipeline_set_degree(struct dtp_pipeline *p, int tp_degree, struct dtp_err *err)
+{
+	enum dtp_code rc = dtp_plan_check_degree(&p->plan, &p->transformer.tree, tp_degree, err);
+
+	if (!rc)
+		rc = dtp_plan_check_degree(&p->text_plan, &p->text.tree, tp_degree, err);
+	if (rc)
+		return rc;
+	p->tp_degree = p->component[DTP_TEXT].degree = p->component[DTP_TRANSFORMER].degree = tp_degree;
 	return DTP_OK;
 }
 
@@ -199,7 +229,7 @@ enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_requ
 	if (!r->negative_prompt)
 		r->negative_prompt = "";
 	const char *texts[] = {r->prompt, r->negative_prompt};
-	for (int i = 0; i < dtp_pipeline_passes(p, r); i++) {
+	for (int i = 0; p->tokenizer && i < dtp_pipeline_passes(p, r); i++) {
 		if (dtp_prompt_make(p->tokenizer, p->text.family->chat, NULL, texts[i], r->max_sequence_length, &prompt, err))
 			return err->code;
 		dtp_prompt_free(&prompt);
@@ -225,6 +255,11 @@ bool dtp_pipeline_guided(const struct dtp_pipeline *p)
 const char *dtp_pipeline_plan(const struct dtp_pipeline *p)
 {
 	return p->plan.source;
+}
+
+const char *dtp_pipeline_builtin(const struct dtp_pipeline *p)
+{
+	return p->family->plan;
 }
 
 int dtp_pipeline_reports(const struct dtp_pipeline *p, const struct dtp_phase_report **out)

@@ -19,6 +19,7 @@ struct dtp_options {
 	int tp_degree;
 	enum dtp_dtype compute;    /* BF16 or F32 */
 	bool keep_text_encoder;    /* false: freed before the transformer loads */
+	bool no_tokenizer;         /* it is not read: the pipeline can be predicted, not run */
 };
 
 enum dtp_output { DTP_OUTPUT_PNG, DTP_OUTPUT_LATENT };
@@ -54,12 +55,15 @@ struct dtp_image {
 enum dtp_code dtp_pipeline_open(const struct dtp_options *o, const struct dtp_monitor *mon, struct dtp_pipeline **p,
 				struct dtp_err *err);
 void dtp_pipeline_close(struct dtp_pipeline *p);
+/* Whether the folder's model_index.json names a pipeline class that dtp_pipeline_open takes.  DTP_REFUSED: it cannot be read. */
+enum dtp_code dtp_pipeline_known(const char *model, bool *known, struct dtp_err *err);
 /* Fills in defaults and checks the request against the model: sizes, steps, lengths, prompt encoding. */
 enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_request *r, struct dtp_err *err);
 
 const char *dtp_pipeline_class(const struct dtp_pipeline *p);  /* "Flux2KleinPipeline" */
 bool dtp_pipeline_guided(const struct dtp_pipeline *p);        /* false: distilled, guidance_scale has no effect */
 const char *dtp_pipeline_plan(const struct dtp_pipeline *p);   /* the transformer plan's source */
+const char *dtp_pipeline_builtin(const struct dtp_pipeline *p);/* name of the family's own plan: "flux2" */
 
 /* Predicted memory of one rank, in bytes, by phase: weights + scratch + staging, from a dry run of the forward passes.  What
  * an earlier phase leaves in memory (a text encoder that is kept) counts in the later ones too. */
@@ -70,6 +74,20 @@ struct dtp_phase_memory {
 #define DTP_NPHASES 3
 enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_request *r, int rank,
 				  struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err);
+
+/* What one rank computes and sums with the others, from the same dry run. */
+struct dtp_phase_cost {
+	const char *name;           /* "encode": once per prompt; "step": each step; "decode": each picture, on rank 0 */
+	double flops;
+	uint64_t reductions;        /* sums over the ranks */
+	double reduce_bytes;        /* of all of them, as one rank has them */
+};
+enum dtp_code dtp_pipeline_cost(struct dtp_pipeline *p, const struct dtp_request *r, int rank,
+				struct dtp_phase_cost out[DTP_NPHASES], struct dtp_err *err);
+
+/* Places the weights anew for another degree, before anything is loaded.  DTP_REFUSED when the plans forbid the degree (err may
+ * be NULL); the pipeline is then as it was. */
+enum dtp_code dtp_pipeline_set_degree(struct dtp_pipeline *p, int tp_degree, struct dtp_err *err);
 
 /* What a run did, per phase; kept by the pipeline and reset by nothing. */
 struct dtp_phase_report {

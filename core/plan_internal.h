@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between plan_apply.c and plan_check.c only. */
+/* Between the parts that know what plans mean: plan_apply.c, plan_check.c, placement.c and those that explain or derive plans. */
 #ifndef DTP_PLAN_INTERNAL_H
 #define DTP_PLAN_INTERNAL_H
 

@@ -233,6 +233,21 @@ static enum dtp_code open_index(const char *dir, const char *index, struct dtp_s
 	return rc;
 }
 
+enum dtp_code dtp_st_open_index(const char *path, struct dtp_st *st, struct dtp_err *err)
+{
+	const char *name = base_name(path);
+	char *dir = name == path ? strdup(".") : strndup(path, (size_t)(name - path > 1 ? name - path - 1 : 1));
+
+	*st = (struct dtp_st){0};
+	if (!dir)
+		return no_memory(path, err);
+	enum dtp_code rc = open_index(dir, path, st, err);
+	free(dir);
+	if (rc)
+		dtp_st_close(st);
+	return rc;
+}
+
 /* ---- the folder */
 
 static bool ends_with(const char *s, const char *tail)
@@ -352,20 +367,29 @@ enum dtp_code dtp_st_read(const struct dtp_st *st, const struct dtp_st_entry *e,
 	return check_unchanged(f, e, err);
 }
 
-char *dtp_st_metadata(const struct dtp_st *st, const char *key)
+struct cJSON *dtp_st_metadata_all(const struct dtp_st_file *f)
 {
 	struct dtp_json doc;
-	char *text, *value = NULL;
+	cJSON *all = NULL;
+	char *text;
 	size_t len;
 
-	if (!st->nfiles || dtp_st_header_read(&st->files[0], &text, &len, NULL))
+	if (dtp_st_header_read(f, &text, &len, NULL))
 		return NULL;
-	if (!dtp_json_parse(st->files[0].path, text, len, &doc, NULL)) {
-		const cJSON *m = cJSON_GetObjectItemCaseSensitive(doc.root, "__metadata__");
-		const char *s = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(m, key));
-		value = s ? strdup(s) : NULL;
+	if (!dtp_json_parse(f->path, text, len, &doc, NULL)) {
+		all = cJSON_DetachItemFromObjectCaseSensitive(doc.root, "__metadata__");
 		dtp_json_free(&doc);
 	}
 	free(text);
+	return all;
+}
+
+char *dtp_st_metadata(const struct dtp_st *st, const char *key)
+{
+	cJSON *all = st->nfiles ? dtp_st_metadata_all(&st->files[0]) : NULL;
+	const char *s = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(all, key));
+	char *value = s ? strdup(s) : NULL;
+
+	cJSON_Delete(all);
 	return value;
 }

@@ -42,6 +42,8 @@ struct dtp_st {
  * If neither exists but .bin, .pt, .ckpt, .gguf files do, the message names them and says that safetensors is needed. */
 enum dtp_code dtp_st_open(const char *dir, const char *base, struct dtp_st *st, struct dtp_err *err);
 enum dtp_code dtp_st_open_file(const char *path, struct dtp_st *st, struct dtp_err *err);
+/* `dir`/`base`.safetensors.index.json and its shards, by the index's path. */
+enum dtp_code dtp_st_open_index(const char *path, struct dtp_st *st, struct dtp_err *err);
 void dtp_st_close(struct dtp_st *st);
 
 const struct dtp_st_entry *dtp_st_find(const struct dtp_st *st, const char *name); /* NULL if absent */
@@ -50,6 +52,8 @@ const struct dtp_st_entry *dtp_st_find(const struct dtp_st *st, const char *name
  * DTP_FAILED naming file and tensor.  Safe from several threads. */
 enum dtp_code dtp_st_read(const struct dtp_st *st, const struct dtp_st_entry *e, uint64_t offset, uint64_t len, void *dst,
 			  struct dtp_err *err);
+/* A file's metadata ("__metadata__") as an object of strings; NULL if there is none.  The caller deletes it. */
+struct cJSON *dtp_st_metadata_all(const struct dtp_st_file *f);
 /* The metadata of file 0 as read ("__metadata__"); returns NULL if the key is absent.  Caller frees. */
 char *dtp_st_metadata(const struct dtp_st *st, const char *key);
 

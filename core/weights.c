@@ -323,15 +323,22 @@ struct memory {
 	uint64_t bytes;
 };
 
+uint64_t dtp_weights_param_memory(const struct dtp_param *p, const struct dtp_split *s, struct dtp_backend *be)
+{
+	int64_t shape[DTP_MAX_DIMS];
+
+	if (!p->module->layer)
+		return 0;
+	dtp_split_shape(p, s, shape);
+	return be->ops->weight_bytes(be, kind_of(p), p->ndim, shape);
+}
+
 static enum dtp_code add_memory(void *arg, const struct dtp_param *p, const struct dtp_split *s, struct dtp_err *err)
 {
 	struct memory *m = arg;
-	int64_t shape[DTP_MAX_DIMS];
 
 	(void)err;
-	dtp_split_shape(p, s, shape);
-	if (p->module->layer)
-		m->bytes += m->be->ops->weight_bytes(m->be, kind_of(p), p->ndim, shape);
+	m->bytes += dtp_weights_param_memory(p, s, m->be);
 	return DTP_OK;
 }
 

@@ -7,6 +7,7 @@
 #include "backend.h"
 #include "module.h"
 #include "monitor.h"
+#include "plan.h"
 #include "safetensors.h"
 
 /* Every needed parameter is in the file with the declared shape and a dtype among BF16, F16, F32 (DTP_REFUSED names file,
@@ -33,6 +34,7 @@ enum dtp_code dtp_weights_load(struct dtp_tree *tree, const struct dtp_st *st, c
 			       struct dtp_err *err);
 void dtp_weights_free(struct dtp_tree *tree, struct dtp_backend *be);
 /* Memory of this rank's weights in the backend, and their bytes in the file. */
+uint64_t dtp_weights_param_memory(const struct dtp_param *p, const struct dtp_split *s, struct dtp_backend *be);
 uint64_t dtp_weights_memory(const struct dtp_tree *tree, int rank, int degree, struct dtp_backend *be);
 uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree);
 
