@@ -11,6 +11,10 @@ const struct dtp_command dtp_commands[] = {
 	 "--model DIR --prompt TEXT [OPTION]...", DTP_CMD_GENERATE, dtp_cmd_generate},
 	{"bench", "draw as generate does and print where the time goes", "--model DIR [OPTION]...", DTP_CMD_BENCH,
 	 dtp_cmd_bench},
+	{"plan", "say what goes where, what it takes, whether it fits",
+	 "--model DIR [OPTION]... | plan --diff A B [OPTION]...", DTP_CMD_PLAN, dtp_cmd_plan},
+	{"inspect", "list the tensors of safetensors files, or check the files", "FILE|DIR [OPTION]...", DTP_CMD_INSPECT,
+	 dtp_cmd_inspect},
 	{"man", "print the manual page in roff, for man -l", "[OPTION]...", DTP_CMD_MAN, dtp_cmd_man},
 };
 const int dtp_ncommands = sizeof dtp_commands / sizeof dtp_commands[0];

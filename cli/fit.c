@@ -11,45 +11,103 @@ static uint64_t add(uint64_t a, uint64_t b)
 	return a + b < a ? UINT64_MAX : a + b;
 }
 
-static uint64_t phase_bytes(const struct dtp_phase_memory *m)
+uint64_t dtp_phase_bytes(const struct dtp_phase_memory *m)
 {
 	return add(add(m->weights, m->scratch), m->staging);
+}
+
+uint64_t dtp_bound_rank(const struct dtp_bound *b, int rank)
+{
+	uint64_t device = b->device ? dtp_limit(b->device, rank) : UINT64_MAX;
+	uint64_t limit = b->limit ? dtp_limit(b->limit, rank) : UINT64_MAX;
+
+	return device < limit ? device : limit;
+}
+
+/* ---- prediction */
+
+static enum dtp_code predict_rank(struct dtp_pipeline *p, const struct dtp_request *r, int rank, struct dtp_fit *fit,
+				  struct dtp_err *err)
+{
+	struct dtp_phase_memory m[DTP_NPHASES], peak = {0};
+
+	if (dtp_pipeline_memory(p, r, rank, m, err))
+		return err->code;
+	for (int i = 0; i < DTP_NPHASES; i++) {
+		if (dtp_phase_bytes(&m[i]) >= dtp_phase_bytes(&peak))
+			peak = m[i];
+	}
+	fit->rank[rank] = add(dtp_phase_bytes(&peak), DTP_RANK_BASE_BYTES);
+	fit->total = add(fit->total, fit->rank[rank]);
+	if (fit->rank[rank] > fit->largest) {
+		fit->largest = fit->rank[rank];
+		fit->phase = peak;
+	}
+	return DTP_OK;
 }
 
 enum dtp_code dtp_fit_predict(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
 			      struct dtp_fit *fit, struct dtp_err *err)
 {
 	*fit = (struct dtp_fit){0};
-	for (int rank = 0; rank < o->tp_degree; rank++) {
-		struct dtp_phase_memory m[DTP_NPHASES], peak = {0};
-		if (dtp_pipeline_memory(p, r, rank, m, err))
+	for (int rank = 0; rank < o->tp_degree; rank++)
+		if (predict_rank(p, r, rank, fit, err))
 			return err->code;
-		for (int i = 0; i < DTP_NPHASES; i++) {
-			if (phase_bytes(&m[i]) >= phase_bytes(&peak))
-				peak = m[i];
-		}
-		uint64_t bytes = add(phase_bytes(&peak), DTP_RANK_BASE_BYTES);
-		fit->total = add(fit->total, bytes);
-		if (bytes > fit->largest) {
-			fit->largest = bytes;
-			fit->phase = peak;
-		}
-	}
 	return DTP_OK;
 }
 
-/* Appends " TEXT would need X" as advice if the changed job fits. */
-static void advise(const struct dtp_options *o, const struct dtp_request *asked, uint64_t available, const char *text,
+bool dtp_fits(const struct dtp_fit *fit, int degree, const struct dtp_bound *b)
+{
+	if (b->host && fit->total > b->host->available)
+		return false;
+	for (int rank = 0; rank < degree; rank++)
+		if (fit->rank[rank] > dtp_bound_rank(b, rank))
+			return false;
+	return true;
+}
+
+/* Stops at the first rank that breaks a bound, as a rule the very first. */
+static bool fits_at(struct dtp_pipeline *p, const struct dtp_request *r, const struct dtp_bound *b, int degree,
+		    struct dtp_fit *fit)
+{
+	struct dtp_err ignored = DTP_ERR_INIT;
+
+	*fit = (struct dtp_fit){0};
+	for (int rank = 0; rank < degree; rank++)
+		if (predict_rank(p, r, rank, fit, &ignored) || !dtp_fits(fit, rank + 1, b))
+			return false;
+	return true;
+}
+
+int dtp_fit_smallest(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
+		     const struct dtp_bound *b, int least, int most, struct dtp_fit *fit)
+{
+	int found = 0;
+
+	for (int d = least; d <= most && !found; d++)
+		if (!dtp_pipeline_set_degree(p, d, NULL) && fits_at(p, r, b, d, fit))
+			found = d;
+	dtp_pipeline_set_degree(p, o->tp_degree, NULL); /* it was accepted before */
+	return found;
+}
+
+/* ---- refusal */
+
+/* Appends "TEXT needs X and fits" as advice if the changed job fits. */
+static void advise(const struct dtp_options *o, const struct dtp_request *asked, const struct dtp_bound *b, const char *text,
 		   struct dtp_err *err)
 {
 	struct dtp_err ignored = DTP_ERR_INIT;
+	struct dtp_options quick = *o;
 	struct dtp_request r = *asked;
 	struct dtp_pipeline *p;
 	struct dtp_fit fit;
 
-	if (dtp_pipeline_open(o, &dtp_monitor_none, &p, &ignored))
+	quick.no_tokenizer = true; /* the prompt was encoded before */
+	if (dtp_pipeline_open(&quick, &dtp_monitor_none, &p, &ignored))
 		return;
-	if (!dtp_pipeline_resolve(p, &r, &ignored) && !dtp_fit_predict(p, o, &r, &fit, &ignored) && fit.total <= available) {
+	if (!dtp_pipeline_resolve(p, &r, &ignored) && !dtp_fit_predict(p, o, &r, &fit, &ignored) &&
+	    dtp_fits(&fit, o->tp_degree, b)) {
 		size_t used = strlen(err->message);
 		snprintf(err->message + used, sizeof err->message - used, "\n%s needs %s and fits", text,
 			 dtp_bytes_text(fit.total).s);
@@ -57,51 +115,135 @@ static void advise(const struct dtp_options *o, const struct dtp_request *asked,
 	dtp_pipeline_close(p);
 }
 
-enum dtp_code dtp_fit_check(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
-			    const struct dtp_host_memory *memory, struct dtp_err *err)
+static void advise_degree(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
+			  const struct dtp_bound *b, struct dtp_err *err)
 {
 	struct dtp_fit fit;
-	struct dtp_options other = *o;
+	int degree = 0;
+
+	/* A list of limits is for the present number of ranks. */
+	if (b->limit && b->limit->n > 1)
+		return;
+	/* All ranks are on this machine: fewer hold fewer copies of what is replicated. */
+	if (o->tp_degree > 1)
+		degree = dtp_fit_smallest(p, o, r, b, 1, 1, &fit);
+	/* More of them have less each. */
+	if (!degree && b->limit && b->limit->n)
+		degree = dtp_fit_smallest(p, o, r, b, o->tp_degree + 1, DTP_MAX_DEGREE_TRIED, &fit);
+	if (!degree)
+		return;
+	size_t used = strlen(err->message);
+	snprintf(err->message + used, sizeof err->message - used, "\n--tp-degree %d needs %s%s and fits", degree,
+		 dtp_bytes_text(b->limit && b->limit->n ? fit.largest : fit.total).s,
+		 b->limit && b->limit->n ? " a rank" : "");
+}
+
+static void advise_size(const struct dtp_options *o, const struct dtp_request *r, const struct dtp_bound *b,
+			struct dtp_err *err)
+{
 	struct dtp_request smaller = *r;
 	char text[80];
 
-	if (dtp_fit_predict(p, o, r, &fit, err))
-		return err->code;
-	if (fit.total <= memory->available)
-		return DTP_OK;
-	dtp_fail(err, DTP_REFUSED,
-		 "not enough memory: %d rank%s need%s %s at the peak, %s are available (%s)\n"
-		 "the largest rank needs %s: in phase '%s' weights %s, scratch %s, staging %s, and %s for the program",
-		 o->tp_degree, o->tp_degree == 1 ? "" : "s", o->tp_degree == 1 ? "s" : "", dtp_bytes_text(fit.total).s,
-		 dtp_bytes_text(memory->available).s, memory->cgroup < memory->machine ? "control group's limit" : "MemAvailable",
-		 dtp_bytes_text(fit.largest).s, fit.phase.name, dtp_bytes_text(fit.phase.weights).s,
-		 dtp_bytes_text(fit.phase.scratch).s, dtp_bytes_text(fit.phase.staging).s,
-		 dtp_bytes_text(DTP_RANK_BASE_BYTES).s);
-	if (o->compute == DTP_F32) {
-		other.compute = DTP_BF16;
-		advise(&other, r, memory->available, "--dtype bf16", err);
-		other = *o;
-	}
-	if (o->keep_text_encoder) {
-		other.keep_text_encoder = false;
-		advise(&other, r, memory->available, "without --keep-text-encoder it", err);
-		other = *o;
-	}
-	/* All ranks are on this machine: fewer hold fewer copies of what is replicated. */
-	if (o->tp_degree > 1) {
-		other.tp_degree = 1;
-		advise(&other, r, memory->available, "--tp-degree 1", err);
-		other = *o;
-	}
 	while (smaller.height > 64 || smaller.width > 64) {
 		/* Multiples of 64 are sizes that any model of the family draws. */
 		smaller.height = smaller.height > 128 ? smaller.height / 128 * 64 : 64;
 		smaller.width = smaller.width > 128 ? smaller.width / 128 * 64 : 64;
 		struct dtp_err before = *err;
 		snprintf(text, sizeof text, "--height %lld --width %lld", (long long)smaller.height, (long long)smaller.width);
-		advise(o, &smaller, memory->available, text, err);
+		advise(o, &smaller, b, text, err);
 		if (strcmp(before.message, err->message))
-			break;
+			return;
 	}
+}
+
+static void advise_all(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
+		       const struct dtp_bound *b, struct dtp_err *err)
+{
+	struct dtp_options other = *o;
+
+	if (o->compute == DTP_F32) {
+		other.compute = DTP_BF16;
+		advise(&other, r, b, "--dtype bf16", err);
+		other = *o;
+	}
+	if (o->keep_text_encoder) {
+		other.keep_text_encoder = false;
+		advise(&other, r, b, "without --keep-text-encoder it", err);
+	}
+	advise_degree(p, o, r, b, err);
+	advise_size(o, r, b, err);
+}
+
+static int first_over(const struct dtp_fit *fit, int degree, const struct dtp_bound *b)
+{
+	for (int rank = 0; rank < degree; rank++)
+		if (fit->rank[rank] > dtp_bound_rank(b, rank))
+			return rank;
+	return -1;
+}
+
+/* Two sizes of which one is too large: exact where rounding makes them the same. */
+struct pair {
+	struct dtp_text a, b;
+};
+
+static struct pair two_sizes(uint64_t a, uint64_t b)
+{
+	struct pair p = {dtp_bytes_text(a), dtp_bytes_text(b)};
+
+	if (!strcmp(p.a.s, p.b.s)) {
+		snprintf(p.a.s, sizeof p.a.s, "%llu bytes", (unsigned long long)a);
+		snprintf(p.b.s, sizeof p.b.s, "%llu bytes", (unsigned long long)b);
+	}
+	return p;
+}
+
+/* The peak of one rank, as a message's second line. */
+static void tell_phase(const struct dtp_phase_memory *m, char *buf, size_t len)
+{
+	snprintf(buf, len, "in phase '%s' weights %s, scratch %s, staging %s, and %s for the program", m->name,
+		 dtp_bytes_text(m->weights).s, dtp_bytes_text(m->scratch).s, dtp_bytes_text(m->staging).s,
+		 dtp_bytes_text(DTP_RANK_BASE_BYTES).s);
+}
+
+static enum dtp_code over_limit(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
+				const struct dtp_bound *b, int rank, struct dtp_err *err)
+{
+	struct dtp_fit one = {0};
+	char phase[256];
+	uint64_t device = b->device ? dtp_limit(b->device, rank) : UINT64_MAX, allowed = dtp_bound_rank(b, rank);
+
+	if (predict_rank(p, r, rank, &one, err))
+		return err->code;
+	struct pair sizes = two_sizes(one.largest, allowed);
+	tell_phase(&one.phase, phase, sizeof phase);
+	dtp_fail(err, DTP_REFUSED, "not enough memory: rank %d needs %s at the peak, %s allows %s\n%s", rank, sizes.a.s,
+		 device == allowed ? b->device->option : b->limit->option, sizes.b.s, phase);
+	advise_all(p, o, r, b, err);
+	return err->code;
+}
+
+enum dtp_code dtp_fit_check(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
+			    const struct dtp_bound *b, struct dtp_err *err)
+{
+	const struct dtp_host_memory *host = b->host;
+	struct dtp_fit fit;
+	char phase[256];
+
+	if (dtp_fit_predict(p, o, r, &fit, err))
+		return err->code;
+	int over = first_over(&fit, o->tp_degree, b);
+	if (over >= 0)
+		return over_limit(p, o, r, b, over, err);
+	if (!host || fit.total <= host->available)
+		return DTP_OK;
+	struct pair sizes = two_sizes(fit.total, host->available);
+	tell_phase(&fit.phase, phase, sizeof phase);
+	dtp_fail(err, DTP_REFUSED,
+		 "not enough memory: %d rank%s need%s %s at the peak, %s are available (%s)\nthe largest rank needs %s: %s",
+		 o->tp_degree, o->tp_degree == 1 ? "" : "s", o->tp_degree == 1 ? "s" : "", sizes.a.s,
+		 sizes.b.s, host->cgroup < host->machine ? "control group's limit" : "MemAvailable",
+		 dtp_bytes_text(fit.largest).s, phase);
+	advise_all(p, o, r, b, err);
 	return err->code;
 }

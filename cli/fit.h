@@ -1,24 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether a job fits into this machine's memory, said before anything is loaded. */
+/* Whether a job fits into the memory that it may take, said before anything is loaded. */
 #ifndef DTP_FIT_H
 #define DTP_FIT_H
 
 #include "host.h"
+#include "sizes.h"
 #include "pipeline.h"
 
 /* What one rank takes besides what the pipeline predicts: the program, its libraries, compiled kernels. */
 #define DTP_RANK_BASE_BYTES (UINT64_C(64) << 20)
 
+#define DTP_MAX_DEGREE_TRIED 64 /* where a search for a degree that fits ends */
+
 struct dtp_fit {
 	uint64_t total;                /* of all ranks, each at its own peak */
 	uint64_t largest;              /* of the rank that needs most */
 	struct dtp_phase_memory phase; /* that rank's phase at its peak */
+	uint64_t rank[DTP_MAX_RANKS];  /* peak of each */
 };
+
+/* What a job may take.  Members that are NULL bound nothing. */
+struct dtp_bound {
+	const struct dtp_host_memory *host;  /* all ranks together */
+	const struct dtp_limits *device, *limit; /* each rank: --devices, --max-memory */
+};
+uint64_t dtp_bound_rank(const struct dtp_bound *b, int rank); /* UINT64_MAX: none */
+
+uint64_t dtp_phase_bytes(const struct dtp_phase_memory *m); /* without DTP_RANK_BASE_BYTES */
 
 /* Predicts from the checkpoint's headers; reads no weights. */
 enum dtp_code dtp_fit_predict(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
 			      struct dtp_fit *fit, struct dtp_err *err);
-/* DTP_REFUSED with all the numbers, and with what would fit instead, when memory->available is less than is needed. */
+bool dtp_fits(const struct dtp_fit *fit, int degree, const struct dtp_bound *b);
+/* The smallest degree from `least` to `most` at which the job fits; 0: none.  fit: of that degree.  The pipeline gets its
+ * degree, o->tp_degree, back. */
+int dtp_fit_smallest(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
+		     const struct dtp_bound *b, int least, int most, struct dtp_fit *fit);
+
+/* DTP_REFUSED with all the numbers, and with what would fit instead, when a bound is broken. */
 enum dtp_code dtp_fit_check(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
-			    const struct dtp_host_memory *memory, struct dtp_err *err);
+			    const struct dtp_bound *b, struct dtp_err *err);
 #endif

@@ -174,7 +174,8 @@ static void make_spellings(unsigned command, struct spellings *s)
 	char *l = s->letters;
 
 	memset(s, 0, sizeof *s);
-	*l++ = '+'; /* options end at the first word that is none */
+	/* Options end at the first word that is none, or words are handed over in their place. */
+	*l++ = dtp_command_words((enum dtp_command_bit)command) ? '-' : '+';
 	*l++ = ':'; /* a missing value is told apart from an unknown option */
 	for (s->option = 0; s->option < dtp_noptions; s->option++) {
 		const struct dtp_option *o = &dtp_options[s->option];
@@ -266,6 +267,25 @@ static bool is_option(const struct spellings *s, const char *word)
 	return false;
 }
 
+int dtp_command_words(enum dtp_command_bit command)
+{
+	return command == DTP_CMD_PLAN ? 2 : command == DTP_CMD_INSPECT ? 1 : 0;
+}
+
+static enum dtp_code add_word(enum dtp_command_bit command, const char *word, struct dtp_args *args, struct dtp_err *err)
+{
+	int most = dtp_command_words(command);
+
+	if (!most)
+		return dtp_fail(err, DTP_REFUSED,
+				"unexpected argument '%s' (a prompt of several words needs quotes; a command comes first)", word);
+	if (args->nwords == most)
+		return dtp_fail(err, DTP_REFUSED, "unexpected argument '%s': at most %d %s taken here", word, most,
+				most == 1 ? "is" : "are");
+	args->word[args->nwords++] = word;
+	return DTP_OK;
+}
+
 enum dtp_code dtp_args_parse(enum dtp_command_bit command, int argc, char **argv, struct dtp_args *args,
 			     struct dtp_err *err)
 {
@@ -283,6 +303,11 @@ enum dtp_code dtp_args_parse(enum dtp_command_bit command, int argc, char **argv
 		got = getopt_long(argc, argv, s.letters, s.longs, NULL);
 		if (got == -1)
 			break;
+		if (got == 1) { /* a word in its place */
+			if (add_word(command, optarg, args, err))
+				return err->code;
+			continue;
+		}
 		if (got == '?' || got == ':')
 			return wrong_option(&s, got, at < argc ? argv[at] : "", typed, err);
 		const struct dtp_option *o = row_of(got);
@@ -293,10 +318,9 @@ enum dtp_code dtp_args_parse(enum dtp_command_bit command, int argc, char **argv
 			return err->code;
 		args->given |= UINT64_C(1) << (o - dtp_options);
 	}
-	if (optind < argc)
-		return dtp_fail(err, DTP_REFUSED,
-				"unexpected argument '%s' (a prompt of several words needs quotes; a command comes first)",
-				argv[optind]);
+	for (; optind < argc; optind++)
+		if (add_word(command, argv[optind], args, err))
+			return err->code;
 	return DTP_OK;
 }
 

@@ -20,12 +20,13 @@ enum dtp_opt_kind {
 };
 
 /* Commands as a mask, so that an option can belong to several. */
-enum dtp_command_bit { DTP_CMD_GENERATE = 1, DTP_CMD_BENCH = 2, DTP_CMD_MAN = 4 };
+enum dtp_command_bit { DTP_CMD_GENERATE = 1, DTP_CMD_BENCH = 2, DTP_CMD_MAN = 4, DTP_CMD_PLAN = 8, DTP_CMD_INSPECT = 16 };
 #define DTP_CMD_RUN (DTP_CMD_GENERATE | DTP_CMD_BENCH)
-#define DTP_CMD_ALL (DTP_CMD_GENERATE | DTP_CMD_BENCH | DTP_CMD_MAN)
+#define DTP_CMD_ASK (DTP_CMD_RUN | DTP_CMD_PLAN) /* they speak of one and the same run */
+#define DTP_CMD_ALL (DTP_CMD_RUN | DTP_CMD_MAN | DTP_CMD_PLAN | DTP_CMD_INSPECT)
 
 enum dtp_opt_group { DTP_GROUP_MODEL, DTP_GROUP_PICTURE, DTP_GROUP_OUTPUT, DTP_GROUP_RANKS, DTP_GROUP_BENCH,
-	DTP_GROUP_OTHER, DTP_NGROUPS };
+	DTP_GROUP_PLAN, DTP_GROUP_INSPECT, DTP_GROUP_OTHER, DTP_NGROUPS };
 extern const char *const dtp_group_titles[DTP_NGROUPS];
 
 struct dtp_option {
@@ -49,16 +50,23 @@ enum dtp_arg_dtype { DTP_ARG_BF16, DTP_ARG_FP32 };
 enum dtp_arg_device { DTP_ARG_AUTO, DTP_ARG_CPU };
 enum dtp_arg_output { DTP_ARG_PNG, DTP_ARG_LATENT };
 
+/* Words that are no options: how many a command takes, and room for the most that any does. */
+#define DTP_MAX_WORDS 2
+int dtp_command_words(enum dtp_command_bit command);
+
 /* What the command line said.  Members that were not given hold the value with which the core asks for the model's
  * default (0; guidance -1). */
 struct dtp_args {
 	const char *model, *prompt, *tp_plan, *output, *dump_stages; /* NULL: not given */
+	const char *devices, *max_memory, *emit, *filter;
+	const char *word[DTP_MAX_WORDS];
+	int nwords;
 	int64_t height, width, steps, num_images, max_sequence_length;
 	int64_t tp_degree, threads, repeat;
-	double guidance_scale, timeout;
+	double guidance_scale, timeout, tflops;
 	uint64_t seed;
 	int dtype, device, output_type;
-	bool exact_timesteps, keep_text_encoder, json, quiet, help, version;
+	bool exact_timesteps, keep_text_encoder, json, quiet, suggest, diff, check, help, version;
 	uint64_t given; /* bit i: row i of the table was given */
 };
 

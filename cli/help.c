@@ -142,6 +142,19 @@ static const char *man_range(const struct dtp_option *o, char *buf, size_t len)
 	return buf;
 }
 
+/* Which commands take the option, unless it is those that most are of. */
+static void man_commands(FILE *f, unsigned commands)
+{
+	int n = 0;
+
+	if (commands == DTP_CMD_ASK || commands == DTP_CMD_ALL)
+		return;
+	for (int i = 0; i < dtp_ncommands; i++)
+		if (commands & dtp_commands[i].bit)
+			fprintf(f, "%s\\fB%s\\fR", n++ ? ", " : " Of ", dtp_commands[i].name);
+	fputc('.', f);
+}
+
 static void man_option(FILE *f, const struct dtp_option *o)
 {
 	struct choices c;
@@ -169,10 +182,7 @@ static void man_option(FILE *f, const struct dtp_option *o)
 		roff(f, o->def);
 		fputc('.', f);
 	}
-	if (!(o->commands & DTP_CMD_GENERATE))
-		fputs(" Only of \\fBdifftp bench\\fR.", f);
-	else if (!(o->commands & DTP_CMD_BENCH))
-		fputs(" Not of \\fBdifftp bench\\fR.", f);
+	man_commands(f, o->commands);
 	fputc('\n', f);
 }
 
@@ -192,11 +202,12 @@ static const char man_description[] =
 static const char man_options[] =
 	".SH OPTIONS\n"
 	"Names may be shortened as long as they are unambiguous, and written with underscores instead of dashes.\n"
-	"Values follow as the next word or after an equals sign.\n";
+	"Values follow as the next word or after an equals sign. Where no command is named an option is of \\fBgenerate\\fR,\n"
+	"\\fBbench\\fR and \\fBplan\\fR.\n";
 static const char man_tail[] =
 	".SH EXIT STATUS\n"
 	".TP\n0\nThe images were written.\n"
-	".TP\n1\nThe run failed: a rank, a device, the disk or a standard stream.\n"
+	".TP\n1\nThe run failed: a rank, a device, the disk or a standard stream; or \\fBplan \\-\\-diff\\fR found differences.\n"
 	".TP\n2\nRefused before any work: usage, input, plan, checkpoint, or it does not fit into memory.\n"
 	".TP\n130\nInterrupted by SIGINT, SIGTERM or SIGHUP.\n"
 	".SH ENVIRONMENT\n"
@@ -206,6 +217,8 @@ static const char man_tail[] =
 	".SH EXAMPLES\n"
 	".nf\n"
 	"difftp \\-\\-model FLUX.2\\-klein\\-4B \\-\\-prompt \"a red fox in snow\" \\-\\-tp\\-degree 4 \\-o fox.png\n"
+	"difftp plan \\-\\-model FLUX.2\\-klein\\-4B \\-\\-tp\\-degree 4 \\-\\-devices 4x24GB\n"
+	"difftp inspect FLUX.2\\-klein\\-4B \\-\\-check\n"
 	"difftp bench \\-\\-model FLUX.2\\-klein\\-4B \\-\\-prompt \"a red fox\" \\-\\-tp\\-degree 2 \\-\\-json\n"
 	".fi\n"
 	".SH SEE ALSO\n"

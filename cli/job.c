@@ -126,13 +126,14 @@ static void announce(struct dtp_progress *progress, const struct dtp_pipeline *p
 }
 
 static enum dtp_code check_model(const struct dtp_args *args, struct dtp_pipeline *p, const struct dtp_options *o,
-				 struct dtp_request *q, bool writes, struct dtp_err *err)
+				 struct dtp_request *q, bool writes, const struct dtp_limits *limits, struct dtp_err *err)
 {
 	struct dtp_host_memory memory = dtp_host_memory("");
+	struct dtp_bound bound = {.host = &memory, .limit = limits};
 
 	if (dtp_pipeline_resolve(p, q, err) || (writes && dtp_outputs_check(args, q->num_images, err)))
 		return err->code;
-	return dtp_fit_check(p, o, q, &memory, err);
+	return dtp_fit_check(p, o, q, &bound, err);
 }
 
 /* Everything that can refuse the job, and the line that announces it. */
@@ -142,14 +143,16 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, struct dt
 	struct dtp_options o;
 	struct dtp_request q;
 	struct dtp_pipeline *p;
+	struct dtp_limits limits;
 
 	mon.arg = progress;
 	mon.note = note;
 	mon.warn = warn;
 	dtp_request_make(args, &o, &q);
-	if (dtp_pipeline_open(&o, &mon, &p, err))
+	if (dtp_max_memory_parse(args->max_memory, &limits, err) || dtp_max_memory_check(&limits, o.tp_degree, err) ||
+	    dtp_pipeline_open(&o, &mon, &p, err))
 		return err->code;
-	enum dtp_code code = check_model(args, p, &o, &q, writes, err);
+	enum dtp_code code = check_model(args, p, &o, &q, writes, &limits, err);
 	if (code == DTP_OK)
 		announce(progress, p, &o, &q, node_threads(args));
 	dtp_pipeline_close(p);

@@ -34,6 +34,15 @@ enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_requ
 	return DTP_OK;
 }
 
+enum dtp_code dtp_pipeline_set_degree(struct dtp_pipeline *p, int tp_degree, struct dtp_err *err)
+{
+	(void)err;
+	if (48 % tp_degree)
+		return DTP_REFUSED;
+	p->o.tp_degree = tp_degree;
+	return DTP_OK;
+}
+
 enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_request *r, int rank,
 				  struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
 {
@@ -62,8 +71,9 @@ static enum dtp_code check(struct dtp_options o, struct dtp_request r, uint64_t 
 {
 	struct dtp_pipeline p = {o};
 	struct dtp_host_memory m = {available, available, UINT64_MAX};
+	struct dtp_bound bound = {.host = &m};
 	err = (struct dtp_err)DTP_ERR_INIT;
-	return dtp_fit_check(&p, &o, &r, &m, &err);
+	return dtp_fit_check(&p, &o, &r, &bound, &err);
 }
 
 static const struct dtp_request request = {.height = 1000, .width = 1000};
@@ -123,9 +133,99 @@ static void fit_names_the_control_group(void **state)
 	struct dtp_options o = {.tp_degree = 1, .compute = DTP_BF16};
 	struct dtp_pipeline p = {o};
 	struct dtp_host_memory m = {MB, 9000 * MB, MB};
+	struct dtp_bound bound = {.host = &m};
 	err = (struct dtp_err)DTP_ERR_INIT;
-	dtp_fit_check(&p, &o, &request, &m, &err);
+	dtp_fit_check(&p, &o, &request, &bound, &err);
 	assert_message(&err, DTP_REFUSED, "1.0 MB are available (control group's limit)", NULL);
+}
+
+static void fit_holds_each_rank_to_its_limit(void **state)
+{
+	(void)state;
+	struct dtp_options o = {.tp_degree = 2, .compute = DTP_BF16};
+	struct dtp_pipeline p = {o};
+	struct dtp_limits l;
+	struct dtp_bound bound = {.limit = &l};
+	char exact[64], list[128];
+
+	uint64_t rank = need(o, request) / 2;
+	snprintf(exact, sizeof exact, "%lluB", (unsigned long long)rank);
+	assert_int_equal(dtp_max_memory_parse(exact, &l, &err), DTP_OK);
+	assert_int_equal(dtp_fit_check(&p, &o, &request, &bound, &err), DTP_OK);
+	snprintf(list, sizeof list, "1TB,%lluB", (unsigned long long)rank - 1);
+	assert_int_equal(dtp_max_memory_parse(list, &l, &err), DTP_OK);
+	dtp_fit_check(&p, &o, &request, &bound, &err);
+	assert_message(&err, DTP_REFUSED, "not enough memory: rank 1 needs 831108864 bytes at the peak, --max-memory allows 831108863 bytes\n"
+		       "in phase 'transformer' weights 600 MB, scratch 100 MB, staging 64 MB, and 67 MB for the program", NULL);
+	assert_null(strstr(err.message, "tp-degree"));
+	/* At 8 a rank takes 125 + 100 + 100 + 64 + 67 MB. */
+	assert_int_equal(dtp_max_memory_parse("425MB", &l, &err), DTP_OK);
+	dtp_fit_check(&p, &o, &request, &bound, &err);
+	assert_message(&err, DTP_REFUSED, "\n--tp-degree 12 needs 414 MB a rank and fits", NULL);
+	assert_int_equal(p.o.tp_degree, 2);
+}
+
+static void fit_finds_the_smallest_degree(void **state)
+{
+	(void)state;
+	struct dtp_options o = {.tp_degree = 1, .compute = DTP_BF16};
+	struct dtp_pipeline p = {o};
+	struct dtp_limits l;
+	struct dtp_bound bound = {.device = &l};
+	struct dtp_fit fit;
+
+	assert_int_equal(dtp_devices_parse("2x700MB", &l, &err), DTP_OK);
+	assert_int_equal(dtp_fit_smallest(&p, &o, &request, &bound, 1, 64, &fit), 3);
+	assert_true(fit.largest < 700 * MB);
+	assert_int_equal(dtp_fit_smallest(&p, &o, &request, &bound, 4, 64, &fit), 4);
+	assert_int_equal(dtp_devices_parse("200MB", &l, &err), DTP_OK);
+	assert_int_equal(dtp_fit_smallest(&p, &o, &request, &bound, 1, 64, &fit), 0);
+}
+
+static void sizes(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *text;
+		uint64_t bytes;
+	} good[] = {
+		{"1B", 1}, {"24GB", 24000000000}, {"24gb", 24000000000}, {"24G", 24000000000}, {"1.5 GiB", 1610612736},
+		{"512MiB", 536870912}, {"0.5kB", 500}, {"3T", 3000000000000}, {"1KiB", 1024},
+	};
+	static const char *const bad[] = {"", "24", "GB", "24GBs", "-1GB", "1e3GB", "0GB", "inf", "nanGB", "0x10GB", "1..5GB", "2000000TB"};
+	uint64_t bytes;
+	for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+		err = (struct dtp_err)DTP_ERR_INIT;
+		if (dtp_size_parse("--max-memory", good[i].text, &bytes, &err))
+			fail_msg("%s", err.message);
+		assert_true(bytes == good[i].bytes);
+	}
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		dtp_size_parse("--max-memory", bad[i], &bytes, &err);
+		assert_message(&err, DTP_REFUSED, "option '--max-memory': ", NULL);
+	}
+}
+
+static void lists_of_sizes(void **state)
+{
+	(void)state;
+	static const char *const bad[] = {"", "0x1GB", "1025x1GB", "1024x1GB,1GB", "x1GB", "2x", "1GB,", ",1GB", "2x2x1GB"};
+	static struct dtp_limits l;
+	assert_int_equal(dtp_devices_parse("2x24GB,80GB,1X1kB", &l, &err), DTP_OK);
+	assert_int_equal(l.n, 4);
+	assert_true(dtp_limit(&l, 0) == 24000 * MB && dtp_limit(&l, 1) == 24000 * MB && dtp_limit(&l, 2) == 80000 * MB);
+	assert_true(dtp_limit(&l, 3) == 1000 && dtp_limit(&l, 9) == 1000);
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		dtp_devices_parse(bad[i], &l, &err);
+		assert_message(&err, DTP_REFUSED, "option '--devices': ", NULL);
+	}
+	assert_int_equal(dtp_max_memory_parse("2x1GB", &l, &err), DTP_REFUSED); /* counts are for devices */
+	assert_int_equal(dtp_max_memory_parse(NULL, &l, &err), DTP_OK);
+	assert_true(l.n == 0 && dtp_limit(&l, 0) == UINT64_MAX);
+	assert_int_equal(dtp_max_memory_parse("1GB,2GB", &l, &err), DTP_OK);
+	dtp_max_memory_check(&l, 3, &err);
+	assert_message(&err, DTP_REFUSED, "option '--max-memory' lists 2 sizes for 3 ranks: give one for all, or one for each", NULL);
+	assert_int_equal(dtp_max_memory_check(&l, 2, &err), DTP_OK);
 }
 
 static void output_names(void **state)
@@ -201,6 +301,10 @@ int main(void)
 		cmocka_unit_test(fit_says_what_would_fit),
 		cmocka_unit_test(fit_suggests_a_smaller_picture),
 		cmocka_unit_test(fit_names_the_control_group),
+		cmocka_unit_test(fit_holds_each_rank_to_its_limit),
+		cmocka_unit_test(fit_finds_the_smallest_degree),
+		cmocka_unit_test(sizes),
+		cmocka_unit_test(lists_of_sizes),
 		cmocka_unit_test(output_names),
 		cmocka_unit_test(output_formats),
 		cmocka_unit_test(output_checks_every_file),

@@ -215,6 +215,25 @@ static void flags_missing_and_unwanted_values(void **state)
 	assert_message(&err, DTP_REFUSED, "option '--output': the path is empty", NULL);
 }
 
+static void flags_words_of_commands(void **state)
+{
+	(void)state;
+	if (parse(DTP_CMD_PLAN, "--diff", "a.json", "--json", "-b", NULL) != DTP_REFUSED)
+		fail_msg("an unknown letter after a word");
+	assert_int_equal(parse(DTP_CMD_PLAN, "a.json", "--diff", "b.json", "--tp_degree=2", NULL), DTP_OK);
+	assert_int_equal(args.nwords, 2);
+	assert_string_equal(args.word[0], "a.json");
+	assert_string_equal(args.word[1], "b.json");
+	assert_true(args.diff && args.tp_degree == 2);
+	assert_int_equal(parse(DTP_CMD_INSPECT, "--json", "--", "--odd", NULL), DTP_OK);
+	assert_int_equal(args.nwords, 1);
+	assert_string_equal(args.word[0], "--odd");
+	parse(DTP_CMD_INSPECT, "a", "b", NULL);
+	assert_message(&err, DTP_REFUSED, "unexpected argument 'b': at most 1 is taken here", NULL);
+	parse(DTP_CMD_PLAN, "a", "b", "--json", "c", NULL);
+	assert_message(&err, DTP_REFUSED, "unexpected argument 'c': at most 2 are taken here", NULL);
+}
+
 static void flags_stray_words(void **state)
 {
 	(void)state;
@@ -254,6 +273,21 @@ static void write_man(FILE *f, void *arg)
 	dtp_man_write(f);
 }
 
+/* Whether a line of the help begins with the option. */
+static int lists(const char *text, const char *option)
+{
+	char name[64];
+
+	for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+		const char *at = line + strspn(line, " ");
+		at += *at == '-' && at[2] == ',' ? 4 : 0; /* "-h, " */
+		snprintf(name, sizeof name, "--%s", option);
+		if (!strncmp(at, name, strlen(name)) && strchr(" \n", at[strlen(name)]))
+			return 1;
+	}
+	return 0;
+}
+
 static void help_fits_80_columns_and_names_all(void **state)
 {
 	(void)state;
@@ -263,10 +297,7 @@ static void help_fits_80_columns_and_names_all(void **state)
 			if (strcspn(line, "\n") > 80)
 				fail_msg("longer than 80: %.*s", (int)strcspn(line, "\n"), line);
 		for (int i = 0; i < dtp_noptions; i++) {
-			char name[64];
-			snprintf(name, sizeof name, "--%s", dtp_options[i].name);
-			assert_int_equal(dtp_options[i].commands & dtp_commands[c].bit ? 1 : 0,
-					 strstr(text, name) ? 1 : 0);
+			assert_int_equal(dtp_options[i].commands & dtp_commands[c].bit ? 1 : 0, lists(text, dtp_options[i].name));
 		}
 		free(text);
 	}
@@ -297,6 +328,7 @@ int main(void)
 		cmocka_unit_test(flags_choices),
 		cmocka_unit_test(flags_unknown_names),
 		cmocka_unit_test(flags_missing_and_unwanted_values),
+		cmocka_unit_test(flags_words_of_commands),
 		cmocka_unit_test(flags_stray_words),
 		cmocka_unit_test(flags_timeout_default_is_the_launchers),
 		cmocka_unit_test(help_fits_80_columns_and_names_all),

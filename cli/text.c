@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "text.h"
+
+#include <inttypes.h>
+
+const char *dtp_shape_text(char *buf, size_t size, int ndim, const int64_t *shape)
+{
+	size_t n = (size_t)snprintf(buf, size, "[");
+
+	for (int i = 0; i < ndim && n < size; i++)
+		n += (size_t)snprintf(buf + n, size - n, "%s%" PRId64, i ? ", " : "", shape[i]);
+	if (n < size)
+		snprintf(buf + n, size - n, "]");
+	return buf;
+}
+
+const char *dtp_clean(char *buf, size_t size, const char *name)
+{
+	size_t n = (size_t)snprintf(buf, size, "%s", name);
+
+	for (size_t i = 0; i < n && i + 1 < size; i++)
+		if ((unsigned char)buf[i] < 0x20 || buf[i] == 0x7f)
+			buf[i] = '?';
+	return buf;
+}
+
+cJSON *dtp_json_numbers(int n, const int64_t *v)
+{
+	cJSON *a = cJSON_CreateArray();
+
+	for (int i = 0; i < n; i++)
+		cJSON_AddItemToArray(a, cJSON_CreateNumber((double)v[i]));
+	return a;
+}
+
+enum dtp_code dtp_write_json(FILE *f, cJSON *value, struct dtp_err *err)
+{
+	char *text = cJSON_Print(value);
+
+	cJSON_Delete(value);
+	if (!text)
+		return dtp_fail(err, DTP_FAILED, "out of memory");
+	fputs(text, f);
+	fputc('\n', f);
+	cJSON_free(text);
+	return DTP_OK;
+}

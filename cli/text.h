@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What several commands print. */
+#ifndef DTP_TEXT_H
+#define DTP_TEXT_H
+
+#include "json.h"
+
+#include <stdio.h>
+
+/* "[768, 128]", cut where it does not fit.  Returns buf. */
+const char *dtp_shape_text(char *buf, size_t size, int ndim, const int64_t *shape);
+/* A name from a file, on one line: control characters become '?'.  Returns buf. */
+const char *dtp_clean(char *buf, size_t size, const char *name);
+/* Numbers as a JSON array. */
+cJSON *dtp_json_numbers(int n, const int64_t *v);
+/* The text of a value, with a newline; the value is freed. */
+enum dtp_code dtp_write_json(FILE *f, cJSON *value, struct dtp_err *err);
+#endif

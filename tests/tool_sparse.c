@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints of any size that take no room: tool_sparse DIR
+ * DIR is a pipeline folder with its configurations.  Writes the safetensors files of its transformer, text encoder and VAE, in
+ * shards of up to 10 GB with an index: right headers (BF16, every declared tensor), and behind them a hole. */
+#include "text_encoder.h"
+#include "transformer.h"
+#include "vae.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SHARD_BYTES UINT64_C(10000000000)
+
+static void die(const char *what)
+{
+	fprintf(stderr, "tool_sparse: %s\n", what);
+	exit(1);
+}
+
+static void check(enum dtp_code code, const struct dtp_err *err)
+{
+	if (code)
+		die(err->message);
+}
+
+struct shard {
+	char *header;
+	size_t len;
+	FILE *text;
+	uint64_t bytes;
+};
+
+static void begin(struct shard *s)
+{
+	*s = (struct shard){0};
+	s->text = open_memstream(&s->header, &s->len);
+	if (!s->text)
+		die("out of memory");
+	fputs("{\"__metadata__\":{\"format\":\"pt\"}", s->text);
+}
+
+static uint64_t param_bytes(const struct dtp_param *p)
+{
+	uint64_t n = 2;
+
+	for (int d = 0; d < p->ndim; d++)
+		n *= (uint64_t)p->shape[d];
+	return n;
+}
+
+static void add(struct shard *s, const struct dtp_param *p)
+{
+	uint64_t n = param_bytes(p);
+
+	fprintf(s->text, ",\"%s\":{\"dtype\":\"BF16\",\"shape\":[", p->name);
+	for (int d = 0; d < p->ndim; d++)
+		fprintf(s->text, "%s%" PRId64, d ? "," : "", p->shape[d]);
+	fprintf(s->text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", s->bytes, s->bytes + n);
+	s->bytes += n;
+}
+
+static void end(struct shard *s, const char *path)
+{
+	fputc('}', s->text);
+	if (fclose(s->text))
+		die("out of memory");
+	unsigned char length[8];
+	for (int i = 0; i < 8; i++)
+		length[i] = (unsigned char)((uint64_t)s->len >> (8 * i));
+	FILE *f = fopen(path, "wb");
+	if (!f || fwrite(length, 1, 8, f) != 8 || fwrite(s->header, 1, s->len, f) != s->len || fflush(f) ||
+	    ftruncate(fileno(f), (off_t)(8 + s->len + s->bytes)) || fclose(f))
+		die("cannot write a shard");
+	free(s->header);
+}
+
+static void write_tree(const struct dtp_tree *t, const char *dir, const char *base)
+{
+	struct dtp_param p;
+	struct shard s;
+	char path[4200], name[200];
+	int number = 1;
+
+	snprintf(path, sizeof path, "%s/%s.safetensors.index.json", dir, base);
+	FILE *index = fopen(path, "w");
+	if (!index)
+		die("cannot write an index");
+	fputs("{\"weight_map\":{", index);
+	begin(&s);
+	for (int i = 0, first = 1; i < t->n; i++)
+		for (int which = 0; dtp_module_param(&t->modules[i], which, &p); which++, first = 0) {
+			if (s.bytes && s.bytes + param_bytes(&p) > SHARD_BYTES) {
+				snprintf(path, sizeof path, "%s/%s-%05d.safetensors", dir, base, number++);
+				end(&s, path);
+				begin(&s);
+			}
+			add(&s, &p);
+			snprintf(name, sizeof name, "%s-%05d.safetensors", base, number);
+			fprintf(index, "%s\"%s\":\"%s\"", first ? "" : ",", p.name, name);
+		}
+	snprintf(path, sizeof path, "%s/%s-%05d.safetensors", dir, base, number);
+	end(&s, path);
+	fputs("}}", index);
+	if (fclose(index))
+		die("cannot write an index");
+}
+
+int main(int argc, char **argv)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_transformer transformer;
+	struct dtp_text_encoder text;
+	struct dtp_vae vae;
+	char dir[4096];
+
+	if (argc != 2)
+		die("usage: tool_sparse DIR");
+	snprintf(dir, sizeof dir, "%s/transformer", argv[1]);
+	check(dtp_transformer_open(dir, &transformer, &err), &err);
+	write_tree(&transformer.tree, dir, "diffusion_pytorch_model");
+	snprintf(dir, sizeof dir, "%s/text_encoder", argv[1]);
+	check(dtp_text_open(dir, &text, &err), &err);
+	write_tree(&text.tree, dir, "model");
+	snprintf(dir, sizeof dir, "%s/vae", argv[1]);
+	check(dtp_vae_open(dir, true, &vae, &err), &err);
+	write_tree(&vae.tree, dir, "diffusion_pytorch_model");
+	dtp_transformer_close(&transformer);
+	dtp_text_close(&text);
+	dtp_vae_close(&vae);
+	return 0;
+}
