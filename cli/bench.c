@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command that runs the pipeline and tells where the time goes. */
 #include "commands.h"
-#include "json.h"
 #include "output.h"
 #include "progress.h"
+#include "text.h"
 #include "units.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -234,13 +233,7 @@ static enum dtp_code print_json(const struct dtp_rank *r, const struct measured 
 	list = cJSON_AddArrayToObject(o, "phases");
 	for (int i = 0; i < m->nrows && m->rows[i].calls; i++)
 		cJSON_AddItemToArray(list, phase_json(m, &m->rows[i]));
-	char *text = cJSON_Print(o);
-	cJSON_Delete(o);
-	if (!text)
-		return dtp_fail(err, DTP_FAILED, "out of memory");
-	puts(text);
-	cJSON_free(text);
-	return DTP_OK;
+	return dtp_write_json(stdout, o, err);
 }
 
 static enum dtp_code print(const struct dtp_rank *r, const struct measured *m, struct dtp_err *err)
@@ -251,9 +244,7 @@ static enum dtp_code print(const struct dtp_rank *r, const struct measured *m, s
 		print_table(r, m);
 	else if (print_json(r, m, err))
 		return err->code;
-	if (fflush(stdout) || ferror(stdout))
-		return dtp_fail(err, DTP_FAILED, "cannot write to standard output: %s", strerror(errno));
-	return DTP_OK;
+	return dtp_flush(stdout, err);
 }
 
 /* ---- the run */

@@ -182,22 +182,6 @@ static int first_over(const struct dtp_fit *fit, int degree, const struct dtp_bo
 	return -1;
 }
 
-/* Two sizes of which one is too large: exact where rounding makes them the same. */
-struct pair {
-	struct dtp_text a, b;
-};
-
-static struct pair two_sizes(uint64_t a, uint64_t b)
-{
-	struct pair p = {dtp_bytes_text(a), dtp_bytes_text(b)};
-
-	if (!strcmp(p.a.s, p.b.s)) {
-		snprintf(p.a.s, sizeof p.a.s, "%llu bytes", (unsigned long long)a);
-		snprintf(p.b.s, sizeof p.b.s, "%llu bytes", (unsigned long long)b);
-	}
-	return p;
-}
-
 /* The peak of one rank, as a message's second line. */
 static void tell_phase(const struct dtp_phase_memory *m, char *buf, size_t len)
 {
@@ -215,7 +199,7 @@ static enum dtp_code over_limit(struct dtp_pipeline *p, const struct dtp_options
 
 	if (predict_rank(p, r, rank, &one, err))
 		return err->code;
-	struct pair sizes = two_sizes(one.largest, allowed);
+	struct dtp_text_pair sizes = dtp_bytes_apart(one.largest, allowed);
 	tell_phase(&one.phase, phase, sizeof phase);
 	dtp_fail(err, DTP_REFUSED, "not enough memory: rank %d needs %s at the peak, %s allows %s\n%s", rank, sizes.a.s,
 		 device == allowed ? b->device->option : b->limit->option, sizes.b.s, phase);
@@ -237,7 +221,7 @@ enum dtp_code dtp_fit_check(struct dtp_pipeline *p, const struct dtp_options *o,
 		return over_limit(p, o, r, b, over, err);
 	if (!host || fit.total <= host->available)
 		return DTP_OK;
-	struct pair sizes = two_sizes(fit.total, host->available);
+	struct dtp_text_pair sizes = dtp_bytes_apart(fit.total, host->available);
 	tell_phase(&fit.phase, phase, sizeof phase);
 	dtp_fail(err, DTP_REFUSED,
 		 "not enough memory: %d rank%s need%s %s at the peak, %s are available (%s)\nthe largest rank needs %s: %s",

@@ -289,6 +289,8 @@ static enum dtp_code check(const struct dtp_args *args, const struct dtp_checkpo
 		if (dtp_write_json(stdout, o, err))
 			return err->code;
 	}
+	if (dtp_flush(stdout, err))
+		return err->code;
 	if (v.faults)
 		return dtp_fail(err, DTP_REFUSED, "%d of %d checks failed", v.faults, v.checks);
 	return DTP_OK;

@@ -7,6 +7,7 @@
 #include "plan_make.h"
 #include "progress.h"
 #include "request.h"
+#include "text.h"
 #include "units.h"
 
 #include <stdlib.h>
@@ -96,21 +97,23 @@ void dtp_plan_verdict(const struct dtp_plan_view *v, char *buf, size_t len)
 {
 	int degree = v->options.tp_degree, rank = tightest_rank(v);
 	uint64_t allowed = dtp_bound_rank(&v->bound, rank);
-	const char *s = degree == 1 ? "" : "s";
+	struct dtp_text_pair all = dtp_bytes_apart(v->fit.total, v->host.available);
+	struct dtp_text_pair one = dtp_bytes_apart(v->fit.rank[rank], allowed);
 
 	if (!v->enough_devices)
 		snprintf(buf, len, "%d ranks need as many devices, %d %s given", degree, v->devices.n,
 			 v->devices.n == 1 ? "is" : "are");
+	else if (v->bound.host && v->host.available == UINT64_MAX && allowed == UINT64_MAX)
+		snprintf(buf, len, "%d rank%s take%s %s at the peak; what this machine has is not known", degree,
+			 degree == 1 ? "" : "s", degree == 1 ? "s" : "", all.a.s);
 	else if (v->bound.host && (v->fit.total > v->host.available || allowed == UINT64_MAX))
-		snprintf(buf, len, "%d rank%s take%s %s at the peak, %s are available (%s)", degree, s, degree == 1 ? "s" : "",
-			 dtp_bytes_text(v->fit.total).s, dtp_bytes_text(v->host.available).s,
+		snprintf(buf, len, "%d rank%s take%s %s at the peak, %s are available (%s)", degree, degree == 1 ? "" : "s",
+			 degree == 1 ? "s" : "", all.a.s, all.b.s,
 			 v->host.cgroup < v->host.machine ? "control group's limit" : "MemAvailable");
 	else if (degree == 1)
-		snprintf(buf, len, "the rank takes %s at the peak, it may have %s", dtp_bytes_text(v->fit.rank[0]).s,
-			 dtp_bytes_text(allowed).s);
+		snprintf(buf, len, "the rank takes %s at the peak, it may have %s", one.a.s, one.b.s);
 	else
-		snprintf(buf, len, "the rank with least room, %d, takes %s at the peak, it may have %s", rank,
-			 dtp_bytes_text(v->fit.rank[rank]).s, dtp_bytes_text(allowed).s);
+		snprintf(buf, len, "the rank with least room, %d, takes %s at the peak, it may have %s", rank, one.a.s, one.b.s);
 }
 
 enum dtp_code dtp_plan_write(const struct dtp_plan *plan, const char *path, struct dtp_err *err)
@@ -150,8 +153,8 @@ static enum dtp_code tell(const struct dtp_plan_view *v, struct dtp_err *err)
 		dtp_plan_print(v, stdout);
 	else if (dtp_plan_print_json(v, stdout, err))
 		return err->code;
-	if (v->fits)
-		return DTP_OK;
+	if (dtp_flush(stdout, err) || v->fits)
+		return err->code;
 	dtp_plan_verdict(v, text, sizeof text);
 	return dtp_fail(err, DTP_REFUSED, "does not fit: %s", text);
 }

@@ -49,19 +49,13 @@ static double rate_at(struct dtp_plan_view *v, int degree)
 	return rate;
 }
 
-static const char *devices(const struct dtp_plan_view *v)
-{
-	return v->devices.n ? "device" : "limit";
-}
-
-/* One rank holds everything. */
+/* One device holds everything. */
 static void advise_whole(struct dtp_plan_view *v)
 {
 	int degree = v->options.tp_degree, faster = degree > 1 ? degree : v->devices.n;
 
-	add(v, "data_parallel", "For many prompts: data parallel. One %s holds everything (%s), so give each its own process at "
-	    "--tp-degree 1 and its part of the prompts: nothing has to be summed.", devices(v),
-	    dtp_bytes_text(v->smallest_fit.largest).s);
+	add(v, "data_parallel", "For many prompts: data parallel. One device holds everything (%s), so give each its own process at "
+	    "--tp-degree 1 and its part of the prompts: nothing has to be summed.", dtp_bytes_text(v->smallest_fit.largest).s);
 	if (faster > 1 && !dtp_pipeline_set_degree(v->pipeline, faster, NULL)) {
 		dtp_pipeline_set_degree(v->pipeline, degree, NULL);
 		add(v, "tensor_parallel", "For one picture at a time: tensor parallel makes it faster where the link gives every rank "
@@ -90,12 +84,15 @@ static void advise_split(struct dtp_plan_view *v)
 	bool weights = weights_are_the_cause(v);
 	struct dtp_text rate = dtp_bytes_text((uint64_t)rate_at(v, v->smallest));
 
-	add(v, "tensor_parallel", "%s do not fit one %s. Where the link between the ranks is fast, tensor parallel, and the smallest "
+	add(v, "tensor_parallel", "%s do not fit %s. Where the link between the ranks is fast, tensor parallel, and the smallest "
 	    "degree that fits: --tp-degree %d (%s a rank). Fast means %s/s for every rank.", weights ? "The weights"
-	    : "Weights and activations together", devices(v), v->smallest, dtp_bytes_text(v->smallest_fit.largest).s, rate.s);
+	    : "Weights and activations together", v->devices.n ? "one device" : "the limit", v->smallest, dtp_bytes_text(v->smallest_fit.largest).s, rate.s);
 	if (v->devices.n && v->smallest > v->devices.n)
 		add(v, "more_devices", "That takes %d devices; %d %s given.", v->smallest, v->devices.n,
 		    v->devices.n == 1 ? "is" : "are");
+	if (v->devices.n >= 2 * v->smallest)
+		add(v, "data_parallel", "For many prompts: %d groups of %d devices, each a process with its part of the prompts.",
+		    v->devices.n / v->smallest, v->smallest);
 	add(v, "staged_loading", "Where the link is slow: staged loading, with only the block at work in memory. That is not there yet%s.",
 	    v->options.keep_text_encoder ? "; without --keep-text-encoder the parts are loaded in turn" : "");
 }
@@ -165,7 +162,7 @@ static void advise_host(struct dtp_plan_view *v)
 void dtp_plan_advise(struct dtp_plan_view *v)
 {
 	v->nadvice = 0;
-	if (!v->devices.n && !v->limit.n)
+	if (!v->devices.n && (!v->limit.n || v->smallest == 1))
 		advise_host(v);
 	else if (v->smallest == 1)
 		advise_whole(v);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <string.h>
 
 const char *dtp_shape_text(char *buf, size_t size, int ndim, const int64_t *shape)
 {
@@ -31,6 +33,13 @@ cJSON *dtp_json_numbers(int n, const int64_t *v)
 	for (int i = 0; i < n; i++)
 		cJSON_AddItemToArray(a, cJSON_CreateNumber((double)v[i]));
 	return a;
+}
+
+enum dtp_code dtp_flush(FILE *f, struct dtp_err *err)
+{
+	if (fflush(f) || ferror(f))
+		return dtp_fail(err, DTP_FAILED, "cannot write to standard output: %s", strerror(errno));
+	return DTP_OK;
 }
 
 enum dtp_code dtp_write_json(FILE *f, cJSON *value, struct dtp_err *err)

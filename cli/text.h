@@ -13,6 +13,8 @@ const char *dtp_shape_text(char *buf, size_t size, int ndim, const int64_t *shap
 const char *dtp_clean(char *buf, size_t size, const char *name);
 /* Numbers as a JSON array. */
 cJSON *dtp_json_numbers(int n, const int64_t *v);
+/* Before an error is told, so that it does not stand in the middle of the output. */
+enum dtp_code dtp_flush(FILE *f, struct dtp_err *err);
 /* The text of a value, with a newline; the value is freed. */
 enum dtp_code dtp_write_json(FILE *f, cJSON *value, struct dtp_err *err);
 #endif

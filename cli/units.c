@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "units.h"
 
+#include <string.h>
+
 struct dtp_text dtp_bytes_text(uint64_t n)
 {
 	static const char *const units[] = {"kB", "MB", "GB", "TB", "PB", "EB"};
@@ -16,6 +18,17 @@ struct dtp_text dtp_bytes_text(uint64_t n)
 		v /= 1000;
 	snprintf(t.s, sizeof t.s, v < 9.95 ? "%.1f %s" : v < 99.95 && u > 1 ? "%.1f %s" : "%.0f %s", v, units[u]);
 	return t;
+}
+
+struct dtp_text_pair dtp_bytes_apart(uint64_t a, uint64_t b)
+{
+	struct dtp_text_pair p = {dtp_bytes_text(a), dtp_bytes_text(b)};
+
+	if (a != b && !strcmp(p.a.s, p.b.s)) {
+		snprintf(p.a.s, sizeof p.a.s, "%llu bytes", (unsigned long long)a);
+		snprintf(p.b.s, sizeof p.b.s, "%llu bytes", (unsigned long long)b);
+	}
+	return p;
 }
 
 struct dtp_text dtp_seconds_text(double s)

@@ -10,6 +10,11 @@ struct dtp_text {
 	char s[32];
 };
 struct dtp_text dtp_bytes_text(uint64_t n);       /* "512 bytes", "41 kB", "7.8 MB", "16.2 GB"; powers of 1000 */
+/* Two sizes that are compared: exact where rounding would make them the same. */
+struct dtp_text_pair {
+	struct dtp_text a, b;
+};
+struct dtp_text_pair dtp_bytes_apart(uint64_t a, uint64_t b);
 struct dtp_text dtp_seconds_text(double s);       /* "0.14 s", "9.3 s", "75 s", "12:05", "1:02:03" */
 /* Writes a text that may hold names from files: control characters other than newline and tab become '?', so that a
  * checkpoint cannot steer the terminal. */

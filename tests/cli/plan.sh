@@ -121,6 +121,7 @@ says '^    double_stream_modulation_img\.linear: 453 MB; '
 says '^  each step: +80 sums, 7\.2 GB together'
 says '^  smallest degree that fits: 3 \(2[0-9.]+ GB a rank\)$'
 says '^    and the smallest degree that fits: --tp-degree 3 '
+says '^  - For many prompts: 2 groups of 3 devices, '
 done_
 
 case_ inspecting_100_gigabytes
@@ -162,7 +163,10 @@ plan --model $model $small --devices 8x137900kB --json
 json fits false
 [ "$("$TESTBIN/tool_json" "$dir/stdout" smallest_degree)" -gt 1 ] || fail "$("$TESTBIN/tool_json" "$dir/stdout" smallest_degree)"
 json advice.0.kind tensor_parallel
-json advice.1.kind staged_loading
+json advice.1.kind data_parallel
+json advice.2.kind staged_loading
+plan --model $model $small --max-memory 137900kB
+says '^  - The weights do not fit the limit\. Where the link between the ranks is fast, tensor parallel'
 done_
 
 case_ activations_too_large
