@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command that runs the pipeline and tells where the time goes. */
 #include "commands.h"
+#include "clock.h"
 #include "output.h"
 #include "progress.h"
 #include "text.h"
@@ -8,7 +9,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define LAST (sizeof((struct dtp_phase_report *)0)->last_seconds / sizeof(double))
 
@@ -249,25 +249,17 @@ static enum dtp_code print(const struct dtp_rank *r, const struct measured *m, s
 
 /* ---- the run */
 
-static double seconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static enum dtp_code run(struct dtp_rank *r, struct measured *m, struct dtp_err *err)
 {
 	dtp_image_fn done = r->args->output ? dtp_output_write : dtp_output_discard;
 
 	if (measure_peak(r, m, err))
 		return err->code;
-	double began = seconds();
+	double began = dtp_seconds();
 	for (int i = 0; i < r->args->repeat; i++)
 		if (dtp_pipeline_run(r->pipeline, &r->request, r->backend, &r->mesh, r->mon, r->node_threads, done, r, err))
 			return err->code;
-	m->seconds = seconds() - began;
+	m->seconds = dtp_seconds() - began;
 	if (collect(r, m, err) || r->rank)
 		return err->code;
 	return print(r, m, err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "launch.h"
 
+#include "clock.h"
 #include "control.h"
 #include "supervise.h"
 
@@ -15,7 +16,6 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 /* How the end goes, in seconds after the verdict: each rank is asked over its channel and has a second to leave, then gets
@@ -54,14 +54,6 @@ struct job {
 	double ending_since;
 };
 
-static double now_s(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* ---- what the ranks say */
 
 static void emit(struct job *j, int rank, enum dtp_event_kind kind, const char *text)
@@ -84,7 +76,7 @@ static void on_message(void *arg, int rank, const struct dtp_msg *m)
 {
 	struct job *j = arg;
 
-	dtp_supervisor_message(&j->sup, rank, m, now_s());
+	dtp_supervisor_message(&j->sup, rank, m, dtp_seconds());
 	if (m->type == DTP_MSG_STAGE)
 		emit(j, rank, DTP_EVENT_STAGE, m->text[0].p);
 	else if (m->type == DTP_MSG_BEAT)
@@ -99,7 +91,7 @@ static void on_closed(void *arg, int rank)
 {
 	struct job *j = arg;
 
-	dtp_supervisor_closed(&j->sup, rank, now_s());
+	dtp_supervisor_closed(&j->sup, rank, dtp_seconds());
 }
 
 static void emit_line(struct job *j, int rank, struct lines *l, size_t len)
@@ -306,7 +298,7 @@ static void reap(struct job *j)
 		dtp_server_drain(j->server, r); /* its last words come before its end */
 		for (int i = 0; i < 2; i++)
 			read_lines(j, r, &c->out[i]);
-		dtp_supervisor_exited(&j->sup, r, status, now_s());
+		dtp_supervisor_exited(&j->sup, r, status, dtp_seconds());
 	}
 }
 
@@ -348,11 +340,11 @@ static void tick(struct job *j)
 
 static void watch(struct job *j)
 {
-	double last = now_s();
+	double last = dtp_seconds();
 
 	while (live_children(j)) {
 		tick(j);
-		double now = now_s();
+		double now = dtp_seconds();
 		if (now - last > HELD_UP_S) {
 			dtp_supervisor_excuse(&j->sup, now - last, now);
 			j->ending_since += now - last;
@@ -402,7 +394,7 @@ static enum dtp_code prepare(struct job *j, struct dtp_err *err)
 	j->fds = calloc((size_t)(3 * n + 1), sizeof *j->fds);
 	j->server = dtp_server_new(n, &ev);
 	if (j->signals < 0 || !j->children || !j->fds || !j->server ||
-	    !dtp_supervisor_init(&j->sup, n, timeout, now_s()))
+	    !dtp_supervisor_init(&j->sup, n, timeout, dtp_seconds()))
 		return dtp_fail(err, DTP_FAILED, "cannot watch %d ranks: %s", n, strerror(errno));
 	for (int r = 0; r < n; r++)
 		j->children[r].out[0].fd = j->children[r].out[1].fd = -1;

@@ -1,25 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "progress.h"
 
+#include "clock.h"
 #include "units.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #define REDRAW_SECONDS 0.1 /* faster than the eye reads is wasted on slow links */
 #define PLAIN_SECONDS 5.0
-
-static double monotonic(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int width(int fd)
 {
@@ -50,7 +42,7 @@ void dtp_progress_init(struct dtp_progress *p, FILE *f, bool quiet)
 		.redraw = able,
 		.colour = able && !(no_colour && *no_colour),
 		.columns = width(fileno(f)),
-		.now = monotonic,
+		.now = dtp_seconds,
 	};
 }
 

@@ -5,17 +5,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-const char *dtp_shape_text(char *buf, size_t size, int ndim, const int64_t *shape)
-{
-	size_t n = (size_t)snprintf(buf, size, "[");
-
-	for (int i = 0; i < ndim && n < size; i++)
-		n += (size_t)snprintf(buf + n, size - n, "%s%" PRId64, i ? ", " : "", shape[i]);
-	if (n < size)
-		snprintf(buf + n, size - n, "]");
-	return buf;
-}
-
 const char *dtp_clean(char *buf, size_t size, const char *name)
 {
 	size_t n = (size_t)snprintf(buf, size, "%s", name);

@@ -7,8 +7,6 @@
 
 #include <stdio.h>
 
-/* "[768, 128]", cut where it does not fit.  Returns buf. */
-const char *dtp_shape_text(char *buf, size_t size, int ndim, const int64_t *shape);
 /* A name from a file, on one line: control characters become '?'.  Returns buf. */
 const char *dtp_clean(char *buf, size_t size, const char *name);
 /* Numbers as a JSON array. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "worker.h"
 
+#include "clock.h"
 #include "control.h"
 #include "file.h"
 
@@ -15,7 +16,6 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #define TICK_MS 150
@@ -47,14 +47,6 @@ struct dtp_worker {
 	char *value;
 	size_t value_len;
 };
-
-static double now_s(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* A launcher that is gone is noticed by the reporting thread, which then ends the process: no sender need care. */
 static bool say(struct dtp_worker *w, const struct dtp_msg *m)
@@ -256,7 +248,7 @@ static void send_beat(struct dtp_worker *w, struct sample *last)
 			   .done = atomic_load_explicit(&w->done, memory_order_relaxed),
 			   .total = atomic_load_explicit(&w->total, memory_order_relaxed),
 			   .waiting = atomic_load_explicit(&w->waiting, memory_order_relaxed) > 0,
-			   .sent = now_s()};
+			   .sent = dtp_seconds()};
 	struct dtp_msg m = {.type = DTP_MSG_BEAT, .n = {s.beats, s.waiting, s.done, s.total}};
 
 	if (s.beats == last->beats && s.waiting == last->waiting && s.sent - last->sent < ALIVE_S)
@@ -284,8 +276,8 @@ static void *report(void *arg)
 			take_messages(w, &in);
 		if (atomic_load(&w->stopped)) {
 			if (!stopped_at)
-				stopped_at = now_s();
-			else if (now_s() - stopped_at > LEAVE_S)
+				stopped_at = dtp_seconds();
+			else if (dtp_seconds() - stopped_at > LEAVE_S)
 				leave_now();
 		}
 		if (free_to_say(w)) {

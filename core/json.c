@@ -323,3 +323,17 @@ enum dtp_code dtp_json_ints(const struct dtp_json *doc, const cJSON *obj, const 
 	*n = count;
 	return DTP_OK;
 }
+
+enum dtp_code dtp_json_load_config(const char *dir, struct dtp_json *doc, struct dtp_err *err)
+{
+	char path[4096];
+
+	snprintf(path, sizeof path, "%s/config.json", dir);
+	if (dtp_json_load(path, 0, doc, err))
+		return err->code;
+	if (!cJSON_GetObjectItemCaseSensitive(doc->root, "quantization_config"))
+		return DTP_OK;
+	dtp_json_free(doc);
+	return dtp_fail(err, DTP_REFUSED,
+			"%s: 'quantization_config': quantised weights are not supported; use BF16, F16 or F32 safetensors", path);
+}

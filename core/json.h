@@ -20,6 +20,8 @@ struct dtp_json {
 enum dtp_code dtp_json_load(const char *path, size_t max_bytes, struct dtp_json *doc, struct dtp_err *err);
 enum dtp_code dtp_json_parse(const char *path, const char *text, size_t len, struct dtp_json *doc, struct dtp_err *err);
 void dtp_json_free(struct dtp_json *doc);
+/* dir/config.json of a model.  Quantised weights (`quantization_config`) are DTP_REFUSED by name. */
+enum dtp_code dtp_json_load_config(const char *dir, struct dtp_json *doc, struct dtp_err *err);
 
 /* The grammar alone, which load and parse begin with: text[len] must be '\0'. */
 enum dtp_code dtp_json_check(const char *path, const char *text, size_t len, struct dtp_err *err);

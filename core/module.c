@@ -166,3 +166,12 @@ bool dtp_module_param(const struct dtp_module *m, int which, struct dtp_param *p
 	}
 	return true;
 }
+
+bool dtp_tree_is_read(const struct dtp_tree *t, int module)
+{
+	for (int i = 0; i < t->n; i++)
+		for (int j = 0; j < t->modules[i].nreads; j++)
+			if (t->modules[i].reads[j] == module)
+				return true;
+	return false;
+}

@@ -95,6 +95,7 @@ void dtp_tree_reads(struct dtp_tree *t, int module, int n, const int *producers)
 void dtp_tree_out_blocks(struct dtp_tree *t, int module, int n, const int64_t *sizes);
 void dtp_tree_in_blocks(struct dtp_tree *t, int module, int n, const int64_t *sizes);
 int dtp_tree_find(const struct dtp_tree *t, const char *name); /* -1 */
+bool dtp_tree_is_read(const struct dtp_tree *t, int module); /* some module names it as a producer */
 
 /* The parameters of a module: 0 (weight) and, if bias, 1.  NULL past the end.  shape gets the whole shape. */
 struct dtp_param {

@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ops.h"
+#include "clock.h"
 
 #include <string.h>
-#include <time.h>
-
-static double now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Every operation starts and ends here: nothing runs after a failure or a stop, each call is a heartbeat and is counted. */
 static bool begin(struct dtp_ctx *c, double *start)
@@ -20,7 +13,7 @@ static bool begin(struct dtp_ctx *c, double *start)
 		dtp_fail(&c->err, DTP_INTERRUPTED, "stopped");
 		return false;
 	}
-	*start = c->timing ? now() : 0;
+	*start = c->timing ? dtp_seconds() : 0;
 	return true;
 }
 
@@ -31,7 +24,7 @@ static void end(struct dtp_ctx *c, enum dtp_op op, double start, double flops, d
 	s->flops += flops;
 	s->bytes += bytes;
 	if (c->timing)
-		s->seconds += now() - start;
+		s->seconds += dtp_seconds() - start;
 	c->mon->beat(c->mon->arg);
 }
 

@@ -34,44 +34,58 @@ static enum dtp_code check_folder(const char *model, struct dtp_err *err)
 	return DTP_OK;
 }
 
+/* model_index.json and the row of its class, NULL for a class that is not supported; the caller frees doc. */
+static enum dtp_code load_index(const char *model, struct dtp_json *doc, const char **class_name,
+				const struct dtp_family **family, struct dtp_err *err)
+{
+	char path[4096];
+
+	*family = NULL;
+	snprintf(path, sizeof path, "%s/model_index.json", model);
+	if (dtp_json_load(path, 0, doc, err))
+		return err->code;
+	if (dtp_json_string(doc, NULL, "_class_name", class_name, err)) {
+		dtp_json_free(doc);
+		return err->code;
+	}
+	for (int i = 0; i < NFAMILIES; i++)
+		if (!strcmp(families[i].class_name, *class_name))
+			*family = &families[i];
+	return DTP_OK;
+}
+
 static enum dtp_code read_index(struct dtp_pipeline *p, struct dtp_err *err)
 {
 	struct dtp_json doc;
 	const char *name;
-	char path[4096], known[256] = "";
+	char known[256] = "";
+	enum dtp_code rc;
 
-	snprintf(path, sizeof path, "%s/model_index.json", p->model);
-	if (dtp_json_load(path, 0, &doc, err))
+	if (load_index(p->model, &doc, &name, &p->family, err))
 		return err->code;
-	enum dtp_code rc = dtp_json_string(&doc, NULL, "_class_name", &name, err);
-	for (int i = 0; !rc && i < NFAMILIES; i++) {
-		if (!strcmp(families[i].class_name, name))
-			p->family = &families[i];
-		snprintf(known + strlen(known), sizeof known - strlen(known), "%s'%s'", i ? ", " : "", families[i].class_name);
-	}
-	if (!rc && !p->family)
-		rc = dtp_fail(err, DTP_REFUSED, "%s: pipeline class '%s' is not supported; supported: %s", path, name, known);
-	if (!rc)
+	if (p->family) {
 		rc = dtp_json_bool_or(&doc, NULL, "is_distilled", &p->distilled, err);
+	} else {
+		for (int i = 0; i < NFAMILIES; i++)
+			snprintf(known + strlen(known), sizeof known - strlen(known), "%s'%s'", i ? ", " : "", families[i].class_name);
+		rc = dtp_fail(err, DTP_REFUSED, "%s: pipeline class '%s' is not supported; supported: %s", doc.path, name, known);
+	}
 	dtp_json_free(&doc);
 	return rc;
 }
 
 enum dtp_code dtp_pipeline_known(const char *model, bool *known, struct dtp_err *err)
 {
+	const struct dtp_family *family;
 	struct dtp_json doc;
 	const char *name;
-	char path[4096];
 
 	*known = false;
-	snprintf(path, sizeof path, "%s/model_index.json", model);
-	if (dtp_json_load(path, 0, &doc, err))
+	if (load_index(model, &doc, &name, &family, err))
 		return err->code;
-	enum dtp_code rc = dtp_json_string(&doc, NULL, "_class_name", &name, err);
-	for (int i = 0; !rc && i < NFAMILIES; i++)
-		*known = *known || !strcmp(families[i].class_name, name);
+	*known = family != NULL;
 	dtp_json_free(&doc);
-	return rc;
+	return DTP_OK;
 }
 
 static enum dtp_code open_models(struct dtp_pipeline *p, struct dtp_err *err)

@@ -54,6 +54,12 @@ struct dtp_pipeline {
 	int nreports;
 };
 
+/* Whose slices rank holds of a component: its own, or all where nothing is split. */
+static inline int dtp_component_rank(const struct dtp_component *c, int rank)
+{
+	return c->degree > 1 ? rank : 0;
+}
+
 /* Pixels per packed token: 16 for FLUX.2. */
 static inline int64_t dtp_token_pixels(const struct dtp_pipeline *p)
 {

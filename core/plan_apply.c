@@ -127,7 +127,7 @@ static enum dtp_code check_kind(const struct dtp_plan *plan, const struct dtp_ru
 			"can", plan->source, r->key, m->name, kind_names[m->kind]);
 }
 
-static int64_t gcd(int64_t a, int64_t b)
+int64_t dtp_gcd(int64_t a, int64_t b)
 {
 	while (b) {
 		int64_t r = a % b;
@@ -161,7 +161,7 @@ static enum dtp_code check_blocks(const struct dtp_plan *plan, const struct dtp_
 	bool same = r->nblocks == own->n;
 
 	for (int i = 0; i < own->n; i++)
-		unit = gcd(unit, own->blocks[i]);
+		unit = dtp_gcd(unit, own->blocks[i]);
 	for (int i = 0; i < own->n; i++)
 		sizes[i] = own->blocks[i] / unit;
 	join(right, ", ", own->n, sizes);

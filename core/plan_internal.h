@@ -15,6 +15,8 @@ enum dtp_code dtp_plan_check_degree(const struct dtp_plan *plan, const struct dt
 /* The degrees up to 64 that dtp_plan_check_degree accepts.  Returns buf. */
 const char *dtp_plan_degrees_text(const struct dtp_plan *plan, const struct dtp_tree *tree, char *buf, size_t len);
 
+int64_t dtp_gcd(int64_t a, int64_t b); /* plan_apply.c */
+
 static inline bool dtp_style_cuts_rows(enum dtp_style s) /* column-parallel: the output is split */
 {
 	return s == DTP_COLWISE || s == DTP_PACKED_COLWISE;

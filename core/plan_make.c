@@ -16,23 +16,13 @@ static bool same_role(enum dtp_style s, int n, const int64_t *blocks, enum dtp_s
 	return s == t && n == m && !memcmp(blocks, others, (size_t)n * sizeof *blocks);
 }
 
-static int64_t gcd(int64_t a, int64_t b)
-{
-	while (b) {
-		int64_t r = a % b;
-		a = b;
-		b = r;
-	}
-	return a;
-}
-
 /* Blocks of the same proportions make one key, whatever their sizes. */
 static void proportions(const struct dtp_module *m, int64_t out[DTP_MAX_BLOCKS])
 {
 	int64_t unit = 0;
 
 	for (int i = 0; i < m->nblocks; i++)
-		unit = gcd(m->blocks[i], unit);
+		unit = dtp_gcd(m->blocks[i], unit);
 	for (int i = 0; i < m->nblocks; i++)
 		out[i] = m->blocks[i] / unit;
 }

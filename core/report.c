@@ -192,15 +192,6 @@ static bool same_need(void *arg, const struct dtp_module *a, const struct dtp_mo
 	return (a->rule < 0) == (b->rule < 0) && a->needed == b->needed;
 }
 
-static bool has_reader(const struct dtp_tree *t, int module)
-{
-	for (int i = 0; i < t->n; i++)
-		for (int k = 0; k < t->modules[i].nreads; k++)
-			if (t->modules[i].reads[k] == module)
-				return true;
-	return false;
-}
-
 static uint64_t key_bytes(const struct make *mk, const struct dtp_key *key)
 {
 	/* The modules of one key differ in their shapes at most where a model does so; each counts by itself. */
@@ -254,7 +245,7 @@ static enum dtp_code find_large(struct make *mk, struct dtp_err *err)
 		if ((double)bytes >= LARGE * (double)part->most)
 			part->large[part->nlarge++] = (struct dtp_report_large){
 				keys[i], bytes,
-				m->kind == DTP_MODULE_LINEAR && !m->nreads && !has_reader(part->tree, keys[i].module)};
+				m->kind == DTP_MODULE_LINEAR && !m->nreads && !dtp_tree_is_read(part->tree, keys[i].module)};
 	}
 	free(keys);
 	qsort(part->large, (size_t)part->nlarge, sizeof *part->large, by_bytes);

@@ -176,9 +176,8 @@ void dtp_stage_picture(struct dtp_ctx *c, struct dtp_tensor x, const char *fmt, 
 	float *chw = malloc((size_t)(pixels * n + 1) * sizeof *chw);
 	if (!chw)
 		dtp_fail(&c->err, DTP_FAILED, "out of memory for recorded stage '%s'", name);
-	for (int64_t i = 0; chw && i < pixels; i++)
-		for (int64_t k = 0; k < n; k++)
-			chw[k * pixels + i] = host[i * n + k];
+	else
+		dtp_hwc_to_chw(chw, host, pixels, n);
 	keep(c, name, chw, 4, (int64_t[]){1, n, x.shape[0], x.shape[1]});
 	free(chw);
 	free(host);

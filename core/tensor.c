@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tensor.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 static const struct {
@@ -41,6 +43,17 @@ struct dtp_tensor dtp_tensor_make(void *data, enum dtp_dtype type, int ndim, con
 	return t;
 }
 
+const char *dtp_shape_text(char *buf, size_t size, int ndim, const int64_t *shape)
+{
+	size_t n = (size_t)snprintf(buf, size, "[");
+
+	for (int i = 0; i < ndim && n < size; i++)
+		n += (size_t)snprintf(buf + n, size - n, "%s%" PRId64, i ? ", " : "", shape[i]);
+	if (n < size)
+		snprintf(buf + n, size - n, "]");
+	return buf;
+}
+
 int64_t dtp_numel(const struct dtp_tensor *t)
 {
 	int64_t n = 1;
@@ -76,6 +89,11 @@ struct dtp_tensor dtp_split_last(struct dtp_tensor t, int64_t a, int64_t b)
 	t.stride[d + 1] = 1;
 	t.ndim++;
 	return t;
+}
+
+struct dtp_tensor dtp_as_heads(struct dtp_tensor t, int64_t dim)
+{
+	return dtp_split_last(t, t.shape[t.ndim - 1] / dim, dim);
 }
 
 struct dtp_tensor dtp_as_rows(struct dtp_tensor t, bool *ok)
@@ -188,4 +206,11 @@ void dtp_from_f32(void *dst, enum dtp_dtype type, const float *src, size_t n)
 			((uint16_t *)dst)[i] = dtp_f32_to_f16(src[i]);
 	else
 		memcpy(dst, src, n * sizeof *src);
+}
+
+void dtp_hwc_to_chw(float *dst, const float *src, int64_t pixels, int64_t channels)
+{
+	for (int64_t i = 0; i < pixels; i++)
+		for (int64_t c = 0; c < channels; c++)
+			dst[c * pixels + i] = src[i * channels + c];
 }

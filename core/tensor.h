@@ -40,10 +40,15 @@ bool dtp_is_dense(const struct dtp_tensor *t);
 struct dtp_tensor dtp_narrow(struct dtp_tensor t, int dim, int64_t begin, int64_t n);
 /* [..., a*b] -> [..., a, b]: the last dimension seen as two (heads, head_dim). */
 struct dtp_tensor dtp_split_last(struct dtp_tensor t, int64_t a, int64_t b);
+/* The same, as heads of dim: [..., heads*dim] -> [..., heads, dim]. */
+struct dtp_tensor dtp_as_heads(struct dtp_tensor t, int64_t dim);
 /* Joins the leading dimensions into rows [rows, cols]; *ok is false when strides do not allow it. */
 struct dtp_tensor dtp_as_rows(struct dtp_tensor t, bool *ok);
 /* Joins the last two dimensions ([S, heads, dim] -> [S, heads*dim]); they must be adjacent in memory. */
 struct dtp_tensor dtp_join_last(struct dtp_tensor t);
+
+/* "[2, 3]" in buf, which is returned; cut to size. */
+const char *dtp_shape_text(char *buf, size_t size, int ndim, const int64_t *shape);
 
 /* One element's conversion; round to nearest even, NaN stays NaN. */
 float dtp_bf16_to_f32(uint16_t x);
@@ -55,6 +60,8 @@ float dtp_round_to(enum dtp_dtype t, float x);
 /* n elements of a floating type to float and back. */
 void dtp_to_f32(float *dst, const void *src, enum dtp_dtype src_type, size_t n);
 void dtp_from_f32(void *dst, enum dtp_dtype dst_type, const float *src, size_t n);
+/* src [pixels, channels] -> dst [channels, pixels]. */
+void dtp_hwc_to_chw(float *dst, const float *src, int64_t pixels, int64_t channels);
 
 #ifdef __cplusplus
 }

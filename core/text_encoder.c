@@ -38,11 +38,6 @@ static struct dtp_rope_table rope(struct dtp_ctx *c, const struct dtp_text_confi
 	return r;
 }
 
-static struct dtp_tensor as_heads(struct dtp_tensor x, int64_t dim)
-{
-	return dtp_split_last(x, x.shape[1] / dim, dim);
-}
-
 static void attention(struct dtp_ctx *c, const struct dtp_text_encoder *t, const struct dtp_text_layer *l,
 		      struct dtp_tensor x, const struct dtp_prompt *prompt, const struct dtp_rope_table *r)
 {
@@ -51,8 +46,8 @@ static void attention(struct dtp_ctx *c, const struct dtp_text_encoder *t, const
 	float eps = (float)cfg->eps;
 	uint64_t mark = dtp_arena_mark(&c->scratch);
 	struct dtp_tensor h = dtp_rms_norm(c, &l->input_norm, x, eps);
-	struct dtp_tensor q = as_heads(dtp_linear(c, &l->q, h), dim), k = as_heads(dtp_linear(c, &l->k, h), dim);
-	struct dtp_tensor v = as_heads(dtp_linear(c, &l->v, h), dim), o = dtp_new2(c, x.shape[0], l->q.out);
+	struct dtp_tensor q = dtp_as_heads(dtp_linear(c, &l->q, h), dim), k = dtp_as_heads(dtp_linear(c, &l->k, h), dim);
+	struct dtp_tensor v = dtp_as_heads(dtp_linear(c, &l->v, h), dim), o = dtp_new2(c, x.shape[0], l->q.out);
 	struct dtp_attention a = {.scale = 1.0f / sqrtf((float)dim),
 				  .causal = true,
 				  .key_begin = prompt->begin,
@@ -63,7 +58,7 @@ static void attention(struct dtp_ctx *c, const struct dtp_text_encoder *t, const
 
 	dtp_qk_norm_rope(c, q, t->family->qk_norm ? &l->q_norm : NULL, eps, r);
 	dtp_qk_norm_rope(c, k, t->family->qk_norm ? &l->k_norm : NULL, eps, r);
-	dtp_attend(c, as_heads(o, dim), q, k, v, &a);
+	dtp_attend(c, dtp_as_heads(o, dim), q, k, v, &a);
 	dtp_residual(c, x, (struct dtp_tensor){0}, dtp_linear_sum(c, &l->o, o));
 	dtp_arena_release(&c->scratch, mark);
 }
@@ -188,10 +183,6 @@ static enum dtp_code refuse_options(const struct dtp_json *doc, const cJSON *obj
 	if (dtp_json_bool_or(doc, obj, "attention_bias", &bias, err) ||
 	    dtp_json_bool_or(doc, obj, "use_sliding_window", &sliding, err))
 		return err->code;
-	if (cJSON_GetObjectItemCaseSensitive(doc->root, "quantization_config"))
-		return dtp_fail(err, DTP_REFUSED,
-				"%s: 'quantization_config': quantised weights are not supported; use BF16, F16 or F32 safetensors",
-				doc->path);
 	if (bias || sliding)
 		return dtp_fail(err, DTP_REFUSED, "%s: '%s' is true, supported is false", doc->path,
 				bias ? "attention_bias" : "use_sliding_window");
@@ -245,11 +236,9 @@ static enum dtp_code read_config(const struct dtp_json *doc, struct dtp_text_enc
 enum dtp_code dtp_text_open(const char *dir, struct dtp_text_encoder *t, struct dtp_err *err)
 {
 	struct dtp_json doc;
-	char path[4096];
 
 	memset(t, 0, sizeof *t);
-	snprintf(path, sizeof path, "%s/config.json", dir);
-	if (dtp_json_load(path, 0, &doc, err))
+	if (dtp_json_load_config(dir, &doc, err))
 		return err->code;
 	enum dtp_code rc = read_config(&doc, t, err);
 	dtp_json_free(&doc);

@@ -20,11 +20,6 @@ static struct dtp_tensor cols(struct dtp_tensor x, int64_t begin, int64_t n)
 	return dtp_narrow(x, 1, begin, n);
 }
 
-static struct dtp_tensor as_heads(struct dtp_tensor x, int64_t dim)
-{
-	return dtp_split_last(x, x.shape[1] / dim, dim);
-}
-
 /* Shift, scale and gate of one branch: three consecutive chunks of a modulation vector [1, n*width]. */
 struct modulation {
 	struct dtp_tensor shift, scale, gate; /* [width] */
@@ -207,8 +202,8 @@ static void stage_norm(struct dtp_ctx *c, struct dtp_tensor x, int64_t dim, cons
 	uint64_t mark = dtp_arena_mark(&c->scratch);
 	struct dtp_tensor copy = dtp_new2(c, x.shape[0], x.shape[1]);
 	dtp_copy(c, copy, x);
-	norm_only(c, as_heads(copy, dim), norm, eps);
-	dtp_stage(c, as_heads(copy, dim), DTP_OUT_OF, l, "step0.double.0.attn.%s", name);
+	norm_only(c, dtp_as_heads(copy, dim), norm, eps);
+	dtp_stage(c, dtp_as_heads(copy, dim), DTP_OUT_OF, l, "step0.double.0.attn.%s", name);
 	dtp_arena_release(&c->scratch, mark);
 }
 
@@ -228,8 +223,8 @@ static void project(struct dtp_ctx *c, struct dtp_tensor x, const struct project
 		stage_norm(c, q, dim, p->q, p->norm_q, eps, p->name_norm_q);
 		stage_norm(c, k, dim, p->k, p->norm_k, eps, p->name_norm_k);
 	}
-	dtp_qk_norm_rope(c, as_heads(q, dim), p->norm_q, (float)eps, rope);
-	dtp_qk_norm_rope(c, as_heads(k, dim), p->norm_k, (float)eps, rope);
+	dtp_qk_norm_rope(c, dtp_as_heads(q, dim), p->norm_q, (float)eps, rope);
+	dtp_qk_norm_rope(c, dtp_as_heads(k, dim), p->norm_k, (float)eps, rope);
 }
 
 static void double_block(struct dtp_ctx *c, const struct dtp_transformer *t, const struct dtp_double_block *b,
@@ -255,8 +250,8 @@ static void double_block(struct dtp_ctx *c, const struct dtp_transformer *t, con
 	project(c, dtp_modulated_norm(c, txt, txt_attn.shift, txt_attn.scale, eps), &text, rows(q, 0, L), rows(k, 0, L),
 		rows(v, 0, L), &cond->rope_text, cfg->eps, detail);
 	struct dtp_attention a = joint_attention(cfg, L + N);
-	dtp_attend(c, as_heads(o, cfg->head_dim), as_heads(q, cfg->head_dim), as_heads(k, cfg->head_dim),
-		   as_heads(v, cfg->head_dim), &a);
+	dtp_attend(c, dtp_as_heads(o, cfg->head_dim), dtp_as_heads(q, cfg->head_dim), dtp_as_heads(k, cfg->head_dim),
+		   dtp_as_heads(v, cfg->head_dim), &a);
 	struct dtp_tensor y_img = dtp_linear_sum(c, &b->to_out, rows(o, L, N));
 	struct dtp_tensor y_txt = dtp_linear_sum(c, &b->add_out, rows(o, 0, L));
 	if (detail) {
@@ -278,8 +273,8 @@ static void stage_single(struct dtp_ctx *c, const struct dtp_single_block *b, st
 	uint64_t mark = dtp_arena_mark(&c->scratch);
 	struct dtp_tensor copy = dtp_new2(c, p.shape[0], p.shape[1]);
 	dtp_copy(c, copy, p);
-	norm_only(c, as_heads(cols(copy, 0, D), cfg->head_dim), &b->norm_q, cfg->eps);
-	norm_only(c, as_heads(cols(copy, D, D), cfg->head_dim), &b->norm_k, cfg->eps);
+	norm_only(c, dtp_as_heads(cols(copy, 0, D), cfg->head_dim), &b->norm_q, cfg->eps);
+	norm_only(c, dtp_as_heads(cols(copy, D, D), cfg->head_dim), &b->norm_k, cfg->eps);
 	dtp_stage(c, p, DTP_OUT_OF, &b->proj, "step0.single.0.attn.to_qkv_mlp_proj");
 	dtp_stage_heads(c, copy, &b->proj, 0, cfg->width, cfg->head_dim, "step0.single.0.attn.norm_q");
 	dtp_stage_heads(c, copy, &b->proj, cfg->width, cfg->width, cfg->head_dim, "step0.single.0.attn.norm_k");
@@ -292,19 +287,19 @@ static void single_block(struct dtp_ctx *c, const struct dtp_transformer *t, con
 	const struct dtp_transformer_config *cfg = &t->config;
 	struct modulation m = branch(mod, 0, cfg->width);
 	int64_t S = x.shape[0], dim = cfg->head_dim;
-	/* proj rows are [q | k | v | gate | up], out columns [attention | mlp]; D and M are this rank's. */
+	/* proj rows are [q | k | v | gate | up], out columns [attention | mlp]; D and M are the local widths. */
 	int64_t D = b->proj.out - 2 * b->out.in, M = b->out.in - D;
 	uint64_t mark = dtp_arena_mark(&c->scratch);
 
 	struct dtp_tensor p = dtp_linear(c, &b->proj, dtp_modulated_norm(c, x, m.shift, m.scale, (float)cfg->eps));
-	struct dtp_tensor q = as_heads(cols(p, 0, D), dim), k = as_heads(cols(p, D, D), dim);
-	struct dtp_tensor v = as_heads(cols(p, 2 * D, D), dim), joined = dtp_new2(c, S, D + M);
+	struct dtp_tensor q = dtp_as_heads(cols(p, 0, D), dim), k = dtp_as_heads(cols(p, D, D), dim);
+	struct dtp_tensor v = dtp_as_heads(cols(p, 2 * D, D), dim), joined = dtp_new2(c, S, D + M);
 	if (detail)
 		stage_single(c, b, p, D, cfg);
 	dtp_qk_norm_rope(c, q, &b->norm_q, (float)cfg->eps, &cond->rope_all);
 	dtp_qk_norm_rope(c, k, &b->norm_k, (float)cfg->eps, &cond->rope_all);
 	struct dtp_attention a = joint_attention(cfg, S);
-	dtp_attend(c, as_heads(cols(joined, 0, D), dim), q, k, v, &a);
+	dtp_attend(c, dtp_as_heads(cols(joined, 0, D), dim), q, k, v, &a);
 	dtp_swiglu(c, cols(joined, D, M), cols(p, 3 * D, M), cols(p, 3 * D + M, M));
 	struct dtp_tensor y = dtp_linear_sum(c, &b->out, joined);
 	if (detail) {
@@ -507,17 +502,11 @@ static enum dtp_code read_config(const struct dtp_json *doc, struct dtp_transfor
 enum dtp_code dtp_transformer_open(const char *dir, struct dtp_transformer *t, struct dtp_err *err)
 {
 	struct dtp_json doc;
-	char path[4096];
 
 	memset(t, 0, sizeof *t);
-	snprintf(path, sizeof path, "%s/config.json", dir);
-	if (dtp_json_load(path, 0, &doc, err))
+	if (dtp_json_load_config(dir, &doc, err))
 		return err->code;
 	enum dtp_code rc = read_config(&doc, &t->config, err);
-	if (!rc && cJSON_GetObjectItemCaseSensitive(doc.root, "quantization_config"))
-		rc = dtp_fail(err, DTP_REFUSED,
-			      "%s: 'quantization_config': quantised weights are not supported; use BF16, F16 or F32 safetensors",
-			      path);
 	dtp_json_free(&doc);
 	if (rc)
 		return rc;

@@ -249,11 +249,9 @@ static enum dtp_code read_config(const struct dtp_json *doc, struct dtp_vae_conf
 enum dtp_code dtp_vae_open(const char *dir, bool encode, struct dtp_vae *v, struct dtp_err *err)
 {
 	struct dtp_json doc;
-	char path[4096];
 
 	memset(v, 0, sizeof *v);
-	snprintf(path, sizeof path, "%s/config.json", dir);
-	if (dtp_json_load(path, 0, &doc, err))
+	if (dtp_json_load_config(dir, &doc, err))
 		return err->code;
 	enum dtp_code rc = read_config(&doc, &v->config, err);
 	dtp_json_free(&doc);

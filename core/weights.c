@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loading: panels of this rank's slices, read in the order of the files, written to the backend as they come. */
 #include "stream.h"
+#include "clock.h"
 #include "weights_internal.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
 /* A panel that a packer takes should still be in the cache where the reader left it. */
 #define PANEL_BYTES (1u << 20)
@@ -264,19 +264,12 @@ static enum dtp_code stream(struct load *ld, struct dtp_load_stats *stats, struc
 	return run_with_threads(&s, ld->be, err);
 }
 
-static double now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 enum dtp_code dtp_weights_load(struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
 			       struct dtp_backend *be, const struct dtp_monitor *mon, struct dtp_load_stats *stats,
 			       struct dtp_err *err)
 {
 	struct load ld = {.st = st, .be = be, .mon = mon};
-	double start = now();
+	double start = dtp_seconds();
 	enum dtp_code rc;
 
 	*stats = (struct dtp_load_stats){0};
@@ -296,7 +289,7 @@ enum dtp_code dtp_weights_load(struct dtp_tree *tree, const struct dtp_st *st, c
 	stats->wanted = ld.total;
 	stats->gaps = ld.gaps;
 	stats->requests = ld.requests;
-	stats->seconds = now() - start;
+	stats->seconds = dtp_seconds() - start;
 	free(ld.panels);
 	free(ld.items);
 	return rc;

@@ -10,17 +10,6 @@
 #define NAMES_TOLD 3
 #define SUPPORTED "supported are BF16, F16 and F32"
 
-static const char *shape_text(char *buf, size_t size, int n, const int64_t *shape)
-{
-	size_t len = (size_t)snprintf(buf, size, "[");
-
-	for (int i = 0; i < n && len < size; i++)
-		len += (size_t)snprintf(buf + len, size - len, "%s%" PRId64, i ? ", " : "", shape[i]);
-	if (len < size)
-		snprintf(buf + len, size - len, "]");
-	return buf;
-}
-
 /* What a message calls the checkpoint: its file, or its folder. */
 static const char *place(const struct dtp_st *st, char *buf, size_t size)
 {
@@ -59,7 +48,7 @@ static enum dtp_code missing(const struct dtp_st *st, const char *prefix, const 
 		return dtp_fail(err, DTP_REFUSED, "%s %s tensor '%s%s', but '%.200s' is there: quantised checkpoints are not "
 				"supported; " SUPPORTED, where, st->nfiles == 1 ? "lacks" : "holds", prefix, p->name, packed);
 	return dtp_fail(err, DTP_REFUSED, "%s %s tensor '%s%s' of shape %s", where, st->nfiles == 1 ? "lacks" : "holds", prefix,
-			p->name, shape_text(shape, sizeof shape, p->ndim, p->shape));
+			p->name, dtp_shape_text(shape, sizeof shape, p->ndim, p->shape));
 }
 
 static bool is_quantised(const char *dtype)
@@ -87,8 +76,8 @@ enum dtp_code dtp_weights_find(const struct dtp_st *st, const char *prefix, cons
 		same = e->shape[d] == p->shape[d];
 	if (!same)
 		return dtp_fail(err, DTP_REFUSED, "'%s': tensor '%s' has the shape %s, expected %s", path, e->name,
-				shape_text(have, sizeof have, e->ndim, e->shape),
-				shape_text(want, sizeof want, p->ndim, p->shape));
+				dtp_shape_text(have, sizeof have, e->ndim, e->shape),
+				dtp_shape_text(want, sizeof want, p->ndim, p->shape));
 	*out = e;
 	return DTP_OK;
 }

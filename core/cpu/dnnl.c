@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dnnl.h"
+#include "clock.h"
 
 #include <inttypes.h>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "pack.h"
 
@@ -317,13 +317,6 @@ bool dtp_mm_run(struct dtp_dnnl *d, struct dtp_mm *mm, int thread, const void *a
 	return dnnl_primitive_execute(mm->prim, d->streams[thread], 4, args) == dnnl_success;
 }
 
-static double now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Fills with values of common size: zeros and subnormals have speeds of their own. */
 static dnnl_status_t fill(dnnl_memory_t m, enum dtp_dtype t, size_t nbytes)
 {
@@ -411,9 +404,9 @@ enum dtp_code dtp_dnnl_peak(enum dtp_dtype type, int threads, double *flops, str
 	dnnl_status_t s = peak_make(&p, type);
 	for (int i = 0; s == dnnl_success && i < PEAK_RUNS; i++) {
 		dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, p.a}, {DNNL_ARG_WEIGHTS, p.b}, {DNNL_ARG_DST, p.c}};
-		double start = now();
+		double start = dtp_seconds();
 		s = dnnl_primitive_execute(p.mm.prim, p.stream, 3, args);
-		double rate = 2.0 * PEAK_M * PEAK_K * PEAK_N / (now() - start);
+		double rate = 2.0 * PEAK_M * PEAK_K * PEAK_N / (dtp_seconds() - start);
 		if (rate > *flops)
 			*flops = rate;
 	}

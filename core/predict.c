@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a request will take, before it runs: memory, operations and reductions, from dry runs. */
+#include "run.h"
+
+#include <string.h>
+
+/* Adds what the operations have counted since the last call. */
+static void take_cost(struct dtp_run *r, struct dtp_phase_cost *cost)
+{
+	for (int op = 0; op < DTP_NOPS; op++)
+		cost->flops += r->ctx.stat[op].flops;
+	cost->reductions += r->ctx.stat[DTP_OP_REDUCE].calls;
+	cost->reduce_bytes += r->ctx.stat[DTP_OP_REDUCE].bytes;
+	memset(r->ctx.stat, 0, sizeof r->ctx.stat);
+}
+
+/* The scratch and the cost of each phase for this rank (its layers are bound already): the very code of the run, on a
+ * backend that computes nothing. */
+enum dtp_code dtp_run_measure(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_comm *tp,
+			     uint64_t scratch[DTP_COMPONENTS], struct dtp_phase_cost cost[DTP_COMPONENTS], struct dtp_err *err)
+{
+	static const char *const names[] = {"encode", "step", "decode"};
+	struct dtp_backend *dry;
+	struct dtp_run r;
+	void *unused = NULL;
+
+	for (int i = 0; i < DTP_COMPONENTS; i++)
+		cost[i] = (struct dtp_phase_cost){.name = names[i]};
+	if (dtp_backend_dry(p->compute, &dry, err))
+		return err->code;
+	if (!dtp_run_init(&r, p, req, dry, tp, &dtp_monitor_none, err)) {
+		for (int i = 0; i < DTP_COMPONENTS; i++) {
+			dtp_arena_measure(&r.ctx.scratch);
+			r.ctx.scratch.be = dry;
+			if (i == DTP_TEXT) {
+				dtp_run_encode(&r);
+			} else if (i == DTP_TRANSFORMER) {
+				dtp_run_condition(&r);
+				take_cost(&r, &cost[DTP_TEXT]); /* it belongs to the prompt */
+				dtp_run_step(&r, dtp_run_new_latents(&r), 0);
+			} else {
+				dtp_run_decode(&r, &unused);
+			}
+			take_cost(&r, &cost[i]);
+			scratch[i] = r.ctx.scratch.peak;
+		}
+		*err = dtp_ok(&r.ctx) ? *err : r.ctx.err;
+	}
+	dtp_run_free(&r);
+	dry->ops->destroy(dry);
+	return err->code;
+}
+
+static enum dtp_code run_dry(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
+			     uint64_t scratch[DTP_COMPONENTS], struct dtp_phase_cost cost[DTP_COMPONENTS], struct dtp_err *err)
+{
+	/* A communicator that only knows its size: a dry run sends nothing. */
+	struct dtp_comm comm = {.rank = rank, .size = p->tp_degree, .mon = &dtp_monitor_none};
+
+	dtp_run_bind(p, req, rank);
+	return dtp_run_measure(p, req, &comm, scratch, cost, err);
+}
+
+enum dtp_code dtp_pipeline_cost(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
+				struct dtp_phase_cost out[DTP_NPHASES], struct dtp_err *err)
+{
+	uint64_t scratch[DTP_COMPONENTS];
+	enum dtp_code rc = run_dry(p, req, rank, scratch, out, err);
+
+	if (!rc && rank)
+		out[DTP_VAE] = (struct dtp_phase_cost){.name = out[DTP_VAE].name}; /* rank 0 decodes */
+	return rc;
+}
+
+enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
+				  struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
+{
+	uint64_t scratch[DTP_COMPONENTS];
+	struct dtp_phase_cost cost[DTP_COMPONENTS];
+	struct dtp_backend *dry;
+
+	if (run_dry(p, req, rank, scratch, cost, err) || dtp_backend_dry(p->compute, &dry, err))
+		return err->code;
+	for (int i = 0; i < DTP_COMPONENTS; i++) {
+		const struct dtp_component *c = &p->component[i];
+		bool here = c->degree > 1 || rank == 0 || i != DTP_VAE;
+		out[i] = (struct dtp_phase_memory){c->name, 0, 0, 0};
+		if (!here)
+			continue;
+		out[i].weights = dtp_weights_memory(c->tree, rank, c->degree, dry);
+		out[i].scratch = scratch[i] + dtp_run_embeds_bytes(p, req);
+		out[i].staging = DTP_STAGING_BYTES;
+	}
+	if (p->keep_text_encoder)
+		for (int i = DTP_TRANSFORMER; i < DTP_COMPONENTS; i++)
+			out[i].weights += out[DTP_TEXT].weights;
+	if (req->num_images > 1) { /* both stay */
+		out[DTP_VAE].weights += out[DTP_TRANSFORMER].weights;
+		out[DTP_VAE].scratch += out[DTP_TRANSFORMER].scratch;
+	}
+	dry->ops->destroy(dry);
+	return DTP_OK;
+}

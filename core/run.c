@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "run.h"
+
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- a run's own memory */
+
+/* Latent output needs no more of the VAE than its batch norm. */
+void dtp_run_bind(struct dtp_pipeline *p, const struct dtp_request *req, int rank)
+{
+	for (int i = 0; i < DTP_COMPONENTS; i++)
+		dtp_plan_bind(p->component[i].tree, dtp_component_rank(&p->component[i], rank), p->component[i].degree);
+	dtp_vae_need_decoder(&p->vae, req->output == DTP_OUTPUT_PNG);
+}
+
+uint64_t dtp_run_embeds_bytes(const struct dtp_pipeline *p, const struct dtp_request *req)
+{
+	return (uint64_t)(dtp_pipeline_passes(p, req) * req->max_sequence_length * p->transformer.config.joint_dim) *
+	       dtp_dtype_size(p->compute);
+}
+
+void dtp_run_free(struct dtp_run *r)
+{
+	for (int i = 0; i < r->passes; i++)
+		dtp_prompt_free(&r->prompt[i]);
+	dtp_dump_free(&r->dump);
+	free(r->ids);
+	free(r->host);
+	free(r->rgb);
+	if (r->embeds && !r->ctx.be->dry)
+		r->ctx.be->ops->free(r->ctx.be, r->embeds, dtp_run_embeds_bytes(r->p, r->req));
+}
+
+static enum dtp_code make_prompts(struct dtp_run *r, struct dtp_err *err)
+{
+	const struct dtp_pipeline *p = r->p;
+	int64_t length = r->req->max_sequence_length;
+	const char *texts[] = {r->req->prompt, r->req->negative_prompt};
+
+	for (int i = 0; i < r->passes; i++) {
+		if (p->tokenizer) {
+			if (dtp_prompt_make(p->tokenizer, p->text.family->chat, NULL, texts[i], length, &r->prompt[i], err))
+				return err->code;
+			continue;
+		}
+		if (!r->ctx.be->dry)
+			return dtp_fail(err, DTP_FAILED, "internal error: the tokenizer was not opened");
+		/* A dry run looks at no id. */
+		r->prompt[i] = (struct dtp_prompt){.ids = calloc((size_t)length, sizeof(int32_t)), .length = length, .end = length};
+		if (!r->prompt[i].ids)
+			return dtp_fail(err, DTP_FAILED, "out of memory for a prompt of %lld tokens", (long long)length);
+	}
+	return DTP_OK;
+}
+
+enum dtp_code dtp_run_init(struct dtp_run *r, struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_backend *be,
+			      struct dtp_comm *tp, const struct dtp_monitor *mon, struct dtp_err *err)
+{
+	int64_t unit = dtp_token_pixels(p);
+
+	*r = (struct dtp_run){.p = p, .req = req, .tp = tp, .passes = dtp_pipeline_passes(p, req)};
+	r->ctx = (struct dtp_ctx){.be = be, .tp = tp, .mon = mon, .timing = !be->dry, .err = DTP_ERR_INIT,
+				  .dump = req->dump_stages ? &r->dump : NULL};
+	r->h = req->height / unit;
+	r->w = req->width / unit;
+	r->tokens = r->h * r->w;
+	r->channels = p->transformer.config.in_channels;
+	r->ids = calloc((size_t)r->tokens, sizeof *r->ids);
+	r->host = calloc((size_t)(r->tokens * r->channels), sizeof *r->host);
+	r->rgb = be->dry ? NULL : malloc((size_t)(3 * req->height * req->width));
+	if (!r->ids || !r->host || (!r->rgb && !be->dry))
+		return dtp_fail(err, DTP_FAILED, "out of memory for an image of %lldx%lld", (long long)req->width, (long long)req->height);
+	dtp_image_ids(r->h, r->w, 0, r->ids);
+	dtp_schedule_make(&p->scheduler, r->tokens, req->steps, &r->schedule);
+	return make_prompts(r, err);
+}
+
+/* ---- stages that are known on the host */
+
+static void dump_host(struct dtp_run *r, const char *name, enum dtp_dtype t, int ndim, const int64_t *shape, const void *data)
+{
+	if (!r->ctx.dump || r->ctx.be->dry || r->tp->rank != 0)
+		return;
+	void *p = dtp_dump_add(&r->dump, name, t, ndim, shape);
+	size_t n = dtp_dtype_size(t);
+	for (int d = 0; d < ndim; d++)
+		n *= (size_t)shape[d];
+	if (!p)
+		dtp_fail(&r->ctx.err, DTP_FAILED, "out of memory for recorded stage '%s'", name);
+	else
+		memcpy(p, data, n);
+}
+
+void dtp_run_dump_ids(struct dtp_run *r, const struct dtp_prompt *p, const char *name)
+{
+	int64_t L = p->length;
+	int64_t *v = r->ctx.dump ? calloc((size_t)(4 * L), sizeof *v) : NULL;
+	char key[64];
+#define KEY(suffix) (snprintf(key, sizeof key, "%s." suffix, name), key)
+	if (!v)
+		return;
+	for (int64_t i = 0; i < L; i++)
+		v[i] = p->ids[i];
+	dump_host(r, KEY("input_ids"), DTP_I64, 2, (int64_t[]){1, L}, v);
+	for (int64_t i = 0; i < L; i++)
+		v[i] = i >= p->begin && i < p->end;
+	dump_host(r, KEY("attention_mask"), DTP_I64, 2, (int64_t[]){1, L}, v);
+	for (int64_t i = 0; i < L; i++)
+		memcpy(v + 4 * i, (int64_t[]){0, 0, 0, i}, 4 * sizeof *v);
+	dump_host(r, KEY("text_ids"), DTP_I64, 3, (int64_t[]){1, L, 4}, v);
+#undef KEY
+	free(v);
+}
+
+void dtp_run_dump_start(struct dtp_run *r, const float *noise)
+{
+	const struct dtp_schedule *s = &r->schedule;
+	float t = s->timesteps[0] / 1000.0f;
+	int64_t n = s->steps;
+
+	dump_host(r, "init.noise", DTP_F32, 4, (int64_t[]){1, r->channels, r->h, r->w}, noise);
+	dump_host(r, "init.latents_packed", DTP_F32, 3, (int64_t[]){1, r->tokens, r->channels}, r->host);
+	dump_host(r, "init.latent_ids", DTP_I64, 3, (int64_t[]){1, r->tokens, 4}, r->ids);
+	dump_host(r, "step0.in.img_ids", DTP_I64, 3, (int64_t[]){1, r->tokens, 4}, r->ids);
+	dump_host(r, "step0.in.hidden_states", DTP_F32, 3, (int64_t[]){1, r->tokens, r->channels}, r->host);
+	dump_host(r, "step0.in.timestep", DTP_F32, 1, (int64_t[]){1}, &t);
+	dump_host(r, "sched.mu", DTP_F64, 1, (int64_t[]){1}, &s->mu);
+	dump_host(r, "sched.sigmas_in", DTP_F64, 1, &n, s->sigmas_in);
+	dump_host(r, "sched.timesteps", DTP_F32, 1, &n, s->timesteps);
+	n++;
+	dump_host(r, "sched.sigmas", DTP_F32, 1, &n, s->sigmas);
+}
+
+/* Latents before they are un-patchified: packed channel c*4 + dy*2 + dx of token (y, x) is z[2y + dy][2x + dx][c]. */
+static void dump_unpacked(struct dtp_run *r, const float *z)
+{
+	int64_t C = r->channels, h = r->h, w = r->w;
+	float *v = r->ctx.dump ? calloc((size_t)(r->tokens * C), sizeof *v) : NULL;
+	if (!v)
+		return;
+	for (int64_t k = 0; k < C; k++)
+		for (int64_t y = 0; y < h; y++)
+			for (int64_t x = 0; x < w; x++)
+				v[(k * h + y) * w + x] =
+					z[((2 * y + k % 4 / 2) * 2 * w + 2 * x + k % 2) * (C / 4) + k / 4];
+	dump_host(r, "final.latents_bn", DTP_F32, 4, (int64_t[]){1, C, h, w}, v);
+	free(v);
+}
+
+/* ---- what the phases compute */
+
+static struct dtp_tensor embeds(const struct dtp_run *r, int pass)
+{
+	int64_t shape[] = {r->passes, r->req->max_sequence_length, r->p->transformer.config.joint_dim};
+	struct dtp_tensor all = dtp_tensor_make(r->embeds, r->ctx.be->compute, 3, shape), one = dtp_narrow(all, 0, pass, 1);
+	return dtp_tensor_make(one.data, one.dtype, 2, shape + 1);
+}
+
+void dtp_run_encode(struct dtp_run *r)
+{
+	static const char *const names[] = {"text", "neg"};
+	for (int i = 0; i < r->passes; i++)
+		dtp_text_forward(&r->ctx, &r->p->text, &r->prompt[i], embeds(r, i), names[i]);
+}
+
+/* The time that the model is given, in its own units.  The reference hands over t / 1000 in the latents' dtype and
+ * multiplies by 1000 in the model's: in bf16 that rounds the time to 8 bits. */
+static float model_time(const struct dtp_run *r, float t)
+{
+	enum dtp_dtype type = r->req->exact_timesteps ? DTP_F32 : r->ctx.be->compute;
+	return dtp_round_to(type, dtp_round_to(type, dtp_round_to(type, t) / 1000.0f) * 1000.0f);
+}
+
+static float model_guidance(const struct dtp_run *r)
+{
+	enum dtp_dtype type = r->req->exact_timesteps ? DTP_F32 : r->ctx.be->compute;
+	return dtp_round_to(type, dtp_round_to(type, (float)r->req->guidance_scale) * 1000.0f);
+}
+
+void dtp_run_condition(struct dtp_run *r)
+{
+	struct dtp_dump *dump = r->ctx.dump;
+	for (int i = 0; i < r->passes; i++) {
+		dtp_transformer_condition(&r->ctx, &r->p->transformer, embeds(r, i), (const int64_t(*)[DTP_MAX_AXES])r->ids, r->tokens,
+					  &r->cond[i]);
+		r->ctx.dump = NULL;
+	}
+	r->ctx.dump = dump;
+}
+
+/* One pass; the reference records the inside of the transformer in the first one only. */
+static struct dtp_tensor predict(struct dtp_run *r, struct dtp_tensor latents, int step, int pass)
+{
+	struct dtp_dump *dump = r->ctx.dump;
+	if (step > 0 || pass > 0)
+		r->ctx.dump = NULL;
+	struct dtp_tensor noise = dtp_transformer_forward(&r->ctx, &r->p->transformer, &r->cond[pass], latents,
+							  model_time(r, r->schedule.timesteps[step]), model_guidance(r));
+	r->ctx.dump = dump;
+	return noise;
+}
+
+/* uncond + scale * (cond - uncond), in uncond's place; cond is used up.  Both sums are rounded as the reference's are. */
+static struct dtp_tensor guide(struct dtp_run *r, struct dtp_tensor cond, struct dtp_tensor uncond)
+{
+	dtp_euler(&r->ctx, cond, uncond, -1);
+	dtp_euler(&r->ctx, uncond, cond, (float)r->req->guidance_scale);
+	return uncond;
+}
+
+void dtp_run_step(struct dtp_run *r, struct dtp_tensor latents, int i)
+{
+	const struct dtp_schedule *s = &r->schedule;
+	uint64_t mark = dtp_arena_mark(&r->ctx.scratch);
+	struct dtp_tensor noise = predict(r, latents, i, 0);
+
+	if (r->passes > 1) {
+		struct dtp_tensor uncond = predict(r, latents, i, 1);
+		dtp_stage(&r->ctx, noise, DTP_WHOLE, NULL, "step.%d.noise_pred_cond", i);
+		dtp_stage(&r->ctx, uncond, DTP_WHOLE, NULL, "step.%d.noise_pred_uncond", i);
+		noise = guide(r, noise, uncond);
+	}
+	dtp_stage(&r->ctx, noise, DTP_WHOLE, NULL, "step.%d.noise_pred", i);
+	dtp_euler(&r->ctx, latents, noise, s->sigmas[i + 1] - s->sigmas[i]);
+	dtp_stage(&r->ctx, latents, DTP_WHOLE, NULL, "step.%d.latents", i);
+	dtp_arena_release(&r->ctx.scratch, mark);
+}
+
+struct dtp_tensor dtp_run_new_latents(struct dtp_run *r)
+{
+	return dtp_from_host(&r->ctx, r->ctx.be->compute, 2, (int64_t[]){r->tokens, r->channels}, r->host);
+}
+
+/* Un-patchified latents [1, C/4, 2h, 2w] in the compute dtype, as the pipeline class returns them; malloc'd. */
+static void *latents_chw(struct dtp_run *r, struct dtp_tensor z)
+{
+	int64_t C = z.shape[2], pixels = z.shape[0] * z.shape[1];
+	size_t n = (size_t)(C * pixels), size = dtp_dtype_size(z.dtype);
+	float *hwc = malloc(n * sizeof *hwc), *chw = malloc(n * sizeof *chw);
+	void *out = malloc(n * size);
+
+	if (!hwc || !chw || !out)
+		dtp_fail(&r->ctx.err, DTP_FAILED, "out of memory for %zu latents", n);
+	else if (!r->ctx.be->ops->download(r->ctx.be, hwc, DTP_F32, z, &r->ctx.err)) {
+		dtp_hwc_to_chw(chw, hwc, pixels, C);
+		dtp_from_f32(out, z.dtype, chw, n);
+		dump_unpacked(r, hwc);
+		dump_host(r, "final.output_type_latent", DTP_F32, 4, (int64_t[]){1, C, z.shape[0], z.shape[1]}, chw);
+	}
+	free(hwc);
+	free(chw);
+	if (dtp_ok(&r->ctx))
+		return out;
+	free(out);
+	return NULL;
+}
+
+/* The final latents in r->host -> r->rgb (PNG output) and *latents as the pipeline class returns them (not in a dry run). */
+void dtp_run_decode(struct dtp_run *r, void **latents)
+{
+	const struct dtp_vae *v = &r->p->vae;
+	uint64_t mark = dtp_arena_mark(&r->ctx.scratch);
+	struct dtp_tensor tokens = dtp_run_new_latents(r), z = dtp_vae_unpack(&r->ctx, v, tokens, r->h, r->w);
+
+	dtp_stage_picture(&r->ctx, dtp_tensor_make(tokens.data, tokens.dtype, 3, (int64_t[]){r->h, r->w, r->channels}),
+			  "final.latents_unpacked");
+	dtp_stage_picture(&r->ctx, z, "final.latents_unpatchified");
+	if (dtp_ok(&r->ctx) && !r->ctx.be->dry)
+		*latents = latents_chw(r, z);
+	if (r->req->output == DTP_OUTPUT_PNG) {
+		dtp_quantise(&r->ctx, r->rgb, dtp_vae_decode(&r->ctx, v, z));
+		dump_host(r, "final.image_u8", DTP_U8, 3, (int64_t[]){r->req->height, r->req->width, 3}, r->rgb);
+	}
+	dtp_arena_release(&r->ctx.scratch, mark);
+}
+

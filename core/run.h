@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One request on one rank: its state, and what each phase computes.  generate.c runs the phases; predict.c runs them dry, so
+ * that what is predicted is what is done. */
+#ifndef DTP_RUN_H
+#define DTP_RUN_H
+
+#include "pipeline_internal.h"
+
+struct dtp_run {
+	struct dtp_pipeline *p;
+	const struct dtp_request *req;
+	struct dtp_ctx ctx;
+	struct dtp_comm *tp;
+	struct dtp_dump dump;
+	int passes;                       /* 2 with classifier-free guidance: the prompt's, then the negative prompt's */
+	struct dtp_prompt prompt[2];
+	struct dtp_schedule schedule;
+	int64_t h, w, tokens, channels;   /* of the packed latents */
+	int64_t (*ids)[DTP_MAX_AXES];     /* [tokens] */
+	float *host;                      /* [tokens * channels]: noise, then final latents */
+	void *embeds;                     /* backend memory: [passes, L, joint_dim], alive from encode to the last step */
+	struct dtp_conditioning cond[2];
+	uint8_t *rgb;
+	int node_threads;
+	dtp_image_fn done;
+	void *arg;
+};
+
+/* The layers of each component get this rank's sizes; comes before everything else. */
+void dtp_run_bind(struct dtp_pipeline *p, const struct dtp_request *req, int rank);
+/* On failure dtp_run_free is still to be called. */
+enum dtp_code dtp_run_init(struct dtp_run *r, struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_backend *be,
+			   struct dtp_comm *tp, const struct dtp_monitor *mon, struct dtp_err *err);
+void dtp_run_free(struct dtp_run *r);
+uint64_t dtp_run_embeds_bytes(const struct dtp_pipeline *p, const struct dtp_request *req); /* of run.embeds */
+
+/* The prompts -> embeds. */
+void dtp_run_encode(struct dtp_run *r);
+/* embeds -> cond, in scratch memory that stays to the last step. */
+void dtp_run_condition(struct dtp_run *r);
+/* Latents [tokens, channels] from host, and step i of them in place. */
+struct dtp_tensor dtp_run_new_latents(struct dtp_run *r);
+void dtp_run_step(struct dtp_run *r, struct dtp_tensor latents, int i);
+/* The final latents in host -> rgb (PNG output), and *latents as the pipeline class returns them, malloc'd (not in a dry run). */
+void dtp_run_decode(struct dtp_run *r, void **latents);
+
+/* Stages that are known on the host.  noise: [channels, h, w]. */
+void dtp_run_dump_ids(struct dtp_run *r, const struct dtp_prompt *p, const char *name);
+void dtp_run_dump_start(struct dtp_run *r, const float *noise);
+
+/* Scratch and cost of each phase, for the rank that the layers are bound for: the very code of the run, on a backend that
+ * computes nothing (predict.c). */
+enum dtp_code dtp_run_measure(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_comm *tp,
+			      uint64_t scratch[DTP_COMPONENTS], struct dtp_phase_cost cost[DTP_COMPONENTS],
+			      struct dtp_err *err);
+#endif
