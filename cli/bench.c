@@ -153,9 +153,12 @@ static void print_table(const struct dtp_rank *r, const struct measured *m)
 
 	for (int i = 0; i < m->ranks; i++)
 		peak += m->peak[i];
-	printf("%s %dx%d, %d steps, tp %d, %d threads, peak %.0f GFLOP/s %s, %d run%s in %s\n\n",
-	       dtp_pipeline_class(r->pipeline), (int)r->request.width, (int)r->request.height, r->request.steps, m->ranks,
-	       r->node_threads, peak * 1e-9, r->options.compute == DTP_F32 ? "fp32" : "bf16", (int)r->args->repeat,
+	char dp[32] = "";
+	if (r->args->dp_degree > 1)
+		snprintf(dp, sizeof dp, "dp %d x ", (int)r->args->dp_degree);
+	printf("%s %dx%d, %d steps, %stp %d, %d threads, peak %.0f GFLOP/s %s, %d run%s in %s\n\n",
+	       dtp_pipeline_class(r->pipeline), (int)r->request.width, (int)r->request.height, r->request.steps, dp,
+	       r->options.tp_degree, r->threads_in_all, peak * 1e-9, r->options.compute == DTP_F32 ? "fp32" : "bf16", (int)r->args->repeat,
 	       r->args->repeat == 1 ? "" : "s", dtp_seconds_text(m->seconds).s);
 	printf("%-18s %5s %9s %9s %8s %5s %9s %6s %7s %9s %8s %9s\n", "phase", "calls", "median s", "min s", "GFLOP/s",
 	       "peak", "read", "GB/s", "sums", "summed", "wait s", "max RSS");
@@ -217,8 +220,9 @@ static enum dtp_code print_json(const struct dtp_rank *r, const struct measured 
 	cJSON_AddStringToObject(o, "plan", dtp_pipeline_plan(r->pipeline));
 	cJSON_AddStringToObject(o, "dtype", r->options.compute == DTP_F32 ? "fp32" : "bf16");
 	cJSON_AddStringToObject(o, "device", r->backend->ops->name);
-	cJSON_AddNumberToObject(o, "tp_degree", m->ranks);
-	cJSON_AddNumberToObject(o, "threads", r->node_threads);
+	cJSON_AddNumberToObject(o, "tp_degree", r->options.tp_degree);
+	cJSON_AddNumberToObject(o, "dp_degree", (double)r->args->dp_degree);
+	cJSON_AddNumberToObject(o, "threads", r->threads_in_all);
 	cJSON_AddNumberToObject(o, "height", (double)r->request.height);
 	cJSON_AddNumberToObject(o, "width", (double)r->request.width);
 	cJSON_AddNumberToObject(o, "steps", r->request.steps);

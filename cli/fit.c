@@ -56,14 +56,30 @@ enum dtp_code dtp_fit_predict(struct dtp_pipeline *p, const struct dtp_options *
 	return DTP_OK;
 }
 
+static int replicas(const struct dtp_bound *b)
+{
+	return b->replicas > 1 ? b->replicas : 1;
+}
+
+static uint64_t of_all(const struct dtp_fit *fit, const struct dtp_bound *b)
+{
+	uint64_t n;
+
+	return __builtin_mul_overflow(fit->total, (uint64_t)replicas(b), &n) ? UINT64_MAX : n;
+}
+
+/* Among all replicas; -1: none is. */
+static int first_over(const struct dtp_fit *fit, int degree, const struct dtp_bound *b)
+{
+	for (int rank = 0; rank < degree * replicas(b); rank++)
+		if (fit->rank[rank % degree] > dtp_bound_rank(b, rank))
+			return rank;
+	return -1;
+}
+
 bool dtp_fits(const struct dtp_fit *fit, int degree, const struct dtp_bound *b)
 {
-	if (b->host && fit->total > b->host->available)
-		return false;
-	for (int rank = 0; rank < degree; rank++)
-		if (fit->rank[rank] > dtp_bound_rank(b, rank))
-			return false;
-	return true;
+	return (!b->host || of_all(fit, b) <= b->host->available) && first_over(fit, degree, b) < 0;
 }
 
 /* Stops at the first rank that breaks a bound, as a rule the very first. */
@@ -74,9 +90,10 @@ static bool fits_at(struct dtp_pipeline *p, const struct dtp_request *r, const s
 
 	*fit = (struct dtp_fit){0};
 	for (int rank = 0; rank < degree; rank++)
-		if (predict_rank(p, r, rank, fit, &ignored) || !dtp_fits(fit, rank + 1, b))
+		if (predict_rank(p, r, rank, fit, &ignored) || (b->host && of_all(fit, b) > b->host->available) ||
+		    fit->rank[rank] > dtp_bound_rank(b, rank))
 			return false;
-	return true;
+	return dtp_fits(fit, degree, b);
 }
 
 int dtp_fit_smallest(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
@@ -110,7 +127,7 @@ static void advise(const struct dtp_options *o, const struct dtp_request *asked,
 	    dtp_fits(&fit, o->tp_degree, b)) {
 		size_t used = strlen(err->message);
 		snprintf(err->message + used, sizeof err->message - used, "\n%s needs %s and fits", text,
-			 dtp_bytes_text(fit.total).s);
+			 dtp_bytes_text(of_all(&fit, b)).s);
 	}
 	dtp_pipeline_close(p);
 }
@@ -134,7 +151,7 @@ static void advise_degree(struct dtp_pipeline *p, const struct dtp_options *o, c
 		return;
 	size_t used = strlen(err->message);
 	snprintf(err->message + used, sizeof err->message - used, "\n--tp-degree %d needs %s%s and fits", degree,
-		 dtp_bytes_text(b->limit && b->limit->n ? fit.largest : fit.total).s,
+		 dtp_bytes_text(b->limit && b->limit->n ? fit.largest : of_all(&fit, b)).s,
 		 b->limit && b->limit->n ? " a rank" : "");
 }
 
@@ -156,6 +173,19 @@ static void advise_size(const struct dtp_options *o, const struct dtp_request *r
 	}
 }
 
+static void advise_fewer_replicas(const struct dtp_options *o, const struct dtp_request *r, const struct dtp_bound *b,
+				  struct dtp_err *err)
+{
+	struct dtp_bound fewer = *b;
+	struct dtp_err before = *err;
+	char text[32];
+
+	for (fewer.replicas = replicas(b) - 1; fewer.replicas && !strcmp(before.message, err->message); fewer.replicas--) {
+		snprintf(text, sizeof text, "--dp-degree %d", fewer.replicas);
+		advise(o, r, &fewer, text, err);
+	}
+}
+
 static void advise_all(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
 		       const struct dtp_bound *b, struct dtp_err *err)
 {
@@ -170,16 +200,10 @@ static void advise_all(struct dtp_pipeline *p, const struct dtp_options *o, cons
 		other.keep_text_encoder = false;
 		advise(&other, r, b, "without --keep-text-encoder it", err);
 	}
+	if (replicas(b) > 1)
+		advise_fewer_replicas(o, r, b, err);
 	advise_degree(p, o, r, b, err);
 	advise_size(o, r, b, err);
-}
-
-static int first_over(const struct dtp_fit *fit, int degree, const struct dtp_bound *b)
-{
-	for (int rank = 0; rank < degree; rank++)
-		if (fit->rank[rank] > dtp_bound_rank(b, rank))
-			return rank;
-	return -1;
 }
 
 /* The peak of one rank, as a message's second line. */
@@ -197,7 +221,7 @@ static enum dtp_code over_limit(struct dtp_pipeline *p, const struct dtp_options
 	char phase[256];
 	uint64_t device = b->device ? dtp_limit(b->device, rank) : UINT64_MAX, allowed = dtp_bound_rank(b, rank);
 
-	if (predict_rank(p, r, rank, &one, err))
+	if (predict_rank(p, r, rank % o->tp_degree, &one, err))
 		return err->code;
 	struct dtp_text_pair sizes = dtp_bytes_apart(one.largest, allowed);
 	tell_phase(&one.phase, phase, sizeof phase);
@@ -219,13 +243,14 @@ enum dtp_code dtp_fit_check(struct dtp_pipeline *p, const struct dtp_options *o,
 	int over = first_over(&fit, o->tp_degree, b);
 	if (over >= 0)
 		return over_limit(p, o, r, b, over, err);
-	if (!host || fit.total <= host->available)
+	if (!host || of_all(&fit, b) <= host->available)
 		return DTP_OK;
-	struct dtp_text_pair sizes = dtp_bytes_apart(fit.total, host->available);
+	int ranks = o->tp_degree * replicas(b);
+	struct dtp_text_pair sizes = dtp_bytes_apart(of_all(&fit, b), host->available);
 	tell_phase(&fit.phase, phase, sizeof phase);
 	dtp_fail(err, DTP_REFUSED,
 		 "not enough memory: %d rank%s need%s %s at the peak, %s are available (%s)\nthe largest rank needs %s: %s",
-		 o->tp_degree, o->tp_degree == 1 ? "" : "s", o->tp_degree == 1 ? "s" : "", sizes.a.s,
+		 ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "", sizes.a.s,
 		 sizes.b.s, host->cgroup < host->machine ? "control group's limit" : "MemAvailable",
 		 dtp_bytes_text(fit.largest).s, phase);
 	advise_all(p, o, r, b, err);

@@ -13,7 +13,7 @@
 #define DTP_MAX_DEGREE_TRIED 64 /* where a search for a degree that fits ends */
 
 struct dtp_fit {
-	uint64_t total;                /* of all ranks, each at its own peak */
+	uint64_t total;                /* of all ranks of a replica, each at its own peak */
 	uint64_t largest;              /* of the rank that needs most */
 	struct dtp_phase_memory phase; /* that rank's phase at its peak */
 	uint64_t rank[DTP_MAX_RANKS];  /* peak of each */
@@ -21,10 +21,11 @@ struct dtp_fit {
 
 /* What a job may take.  Members that are NULL bound nothing. */
 struct dtp_bound {
+	int replicas;                        /* that the job has of all its ranks; 0: 1 */
 	const struct dtp_host_memory *host;  /* all ranks together */
 	const struct dtp_limits *device, *limit; /* each rank: --devices, --max-memory */
 };
-uint64_t dtp_bound_rank(const struct dtp_bound *b, int rank); /* UINT64_MAX: none */
+uint64_t dtp_bound_rank(const struct dtp_bound *b, int rank); /* UINT64_MAX: none; of all ranks of all replicas */
 
 uint64_t dtp_phase_bytes(const struct dtp_phase_memory *m); /* without DTP_RANK_BASE_BYTES */
 

@@ -62,7 +62,7 @@ struct dtp_args {
 	const char *word[DTP_MAX_WORDS];
 	int nwords;
 	int64_t height, width, steps, num_images, max_sequence_length;
-	int64_t tp_degree, threads, repeat;
+	int64_t tp_degree, dp_degree, threads, repeat;
 	double guidance_scale, timeout, tflops;
 	uint64_t seed;
 	int dtype, device, output_type;

@@ -12,6 +12,11 @@
 #include <string.h>
 #include <sys/random.h>
 
+static int ranks_of(const struct dtp_args *args)
+{
+	return (int)(args->dp_degree * args->tp_degree);
+}
+
 static int node_threads(const struct dtp_args *args)
 {
 	return args->threads ? (int)args->threads : dtp_host_threads("");
@@ -55,7 +60,7 @@ static enum dtp_code agree_on_seed(struct dtp_rank *r, struct dtp_err *err)
 
 static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 {
-	int sizes[DTP_MESH_DIMS] = {[DTP_MESH_DP] = 1, [DTP_MESH_RING] = 1, [DTP_MESH_ULYSSES] = 1,
+	int sizes[DTP_MESH_DIMS] = {[DTP_MESH_DP] = (int)r->args->dp_degree, [DTP_MESH_RING] = 1, [DTP_MESH_ULYSSES] = 1,
 		[DTP_MESH_TP] = r->options.tp_degree};
 
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "open the model");
@@ -76,12 +81,15 @@ static enum dtp_code run_rank(const struct dtp_args *args, dtp_rank_fn work, str
 		r.world = dtp_worker_world(w);
 		r.rank = dtp_worker_rank(w);
 		r.size = dtp_worker_size(w);
-		r.node_threads = node_threads(args);
-		r.threads = dtp_host_share(r.node_threads, r.size, r.rank);
+		r.threads_in_all = node_threads(args);
+		r.node_threads = dtp_host_share(r.threads_in_all, (int)args->dp_degree, r.rank / (int)args->tp_degree);
+		r.threads = dtp_host_share(r.node_threads, (int)args->tp_degree, r.rank % (int)args->tp_degree);
 		dtp_request_make(args, &r.options, &r.request);
 		code = set_up(&r, err);
 		if (code == DTP_OK)
 			code = work(&r, err);
+		if (code == DTP_OK) /* replicas leave together: the end of one is no lost peer of the others */
+			code = dtp_barrier(r.world, err);
 		if (r.pipeline)
 			dtp_pipeline_close(r.pipeline);
 		if (r.backend)
@@ -107,20 +115,24 @@ static void warn(void *arg, const char *text)
 
 /* One line that says what is going to be done, defaults filled in. */
 static void announce(struct dtp_progress *progress, const struct dtp_pipeline *p, const struct dtp_options *o,
-		     const struct dtp_request *q, int threads)
+		     const struct dtp_request *q, int replicas, int threads)
 {
-	char text[1024];
+	char text[1024], dp[32] = "";
+	int ranks = replicas * o->tp_degree;
+
+	if (replicas > 1)
+		snprintf(dp, sizeof dp, "dp %d x ", replicas);
 
 	snprintf(text, sizeof text,
-		 "%s: %lldx%lld, %d step%s, guidance %g%s, %d image%s, %s, tp %d (%s), %d thread%s",
+		 "%s: %lldx%lld, %d step%s, guidance %g%s, %d image%s, %s, %stp %d (%s), %d thread%s",
 		 dtp_pipeline_class(p), (long long)q->width, (long long)q->height, q->steps, q->steps == 1 ? "" : "s",
 		 q->guidance_scale, dtp_pipeline_guided(p) ? "" : " (no effect: the model is distilled)", q->num_images,
-		 q->num_images == 1 ? "" : "s", o->compute == DTP_F32 ? "fp32" : "bf16", o->tp_degree, dtp_pipeline_plan(p),
+		 q->num_images == 1 ? "" : "s", o->compute == DTP_F32 ? "fp32" : "bf16", dp, o->tp_degree, dtp_pipeline_plan(p),
 		 threads, threads == 1 ? "" : "s");
 	dtp_progress_note(progress, text);
-	if (threads < o->tp_degree) {
+	if (threads < ranks) {
 		snprintf(text, sizeof text, "%d ranks share %d thread%s' worth of processors: expect them to be slow",
-			 o->tp_degree, threads, threads == 1 ? "" : "s");
+			 ranks, threads, threads == 1 ? "" : "s");
 		dtp_progress_warn(progress, text);
 	}
 }
@@ -129,11 +141,14 @@ static enum dtp_code check_model(const struct dtp_args *args, struct dtp_pipelin
 				 struct dtp_request *q, bool writes, const struct dtp_limits *limits, struct dtp_err *err)
 {
 	struct dtp_host_memory memory = dtp_host_memory("");
-	struct dtp_bound bound = {.host = &memory, .limit = limits};
+	struct dtp_bound bound = {.replicas = (int)args->dp_degree, .host = &memory, .limit = limits};
+	struct dtp_request share;
 
 	if (dtp_pipeline_resolve(p, q, err) || (writes && dtp_outputs_check(args, q->num_images, err)))
 		return err->code;
-	return dtp_fit_check(p, o, q, &bound, err);
+	share = *q; /* what the replica that draws most takes */
+	share.num_images = dtp_replica_images(q->num_images, bound.replicas);
+	return dtp_fit_check(p, o, &share, &bound, err);
 }
 
 /* Everything that can refuse the job, and the line that announces it. */
@@ -149,12 +164,12 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, struct dt
 	mon.note = note;
 	mon.warn = warn;
 	dtp_request_make(args, &o, &q);
-	if (dtp_max_memory_parse(args->max_memory, &limits, err) || dtp_max_memory_check(&limits, o.tp_degree, err) ||
+	if (dtp_max_memory_parse(args->max_memory, &limits, err) || dtp_max_memory_check(&limits, ranks_of(args), err) ||
 	    dtp_pipeline_open(&o, &mon, &p, err))
 		return err->code;
 	enum dtp_code code = check_model(args, p, &o, &q, writes, &limits, err);
 	if (code == DTP_OK)
-		announce(progress, p, &o, &q, node_threads(args));
+		announce(progress, p, &o, &q, (int)args->dp_degree, node_threads(args));
 	dtp_pipeline_close(p);
 	return code;
 }
@@ -163,7 +178,7 @@ enum dtp_code dtp_job_run(const struct dtp_args *args, char **argv, bool writes,
 {
 	struct dtp_progress progress;
 	struct dtp_launch launch = {
-		.nranks = (int)args->tp_degree,
+		.nranks = ranks_of(args),
 		.argv = argv,
 		.timeout_s = args->timeout,
 		.on_event = dtp_progress_event,
@@ -172,6 +187,9 @@ enum dtp_code dtp_job_run(const struct dtp_args *args, char **argv, bool writes,
 
 	if (dtp_worker_is_rank())
 		return run_rank(args, work, err);
+	if (launch.nranks > DTP_MAX_RANKS)
+		return dtp_fail(err, DTP_REFUSED, "--dp-degree %d x --tp-degree %d are %d ranks, at most %d can be started",
+				(int)args->dp_degree, (int)args->tp_degree, launch.nranks, DTP_MAX_RANKS);
 	if (!args->model)
 		return dtp_fail(err, DTP_REFUSED, "option '--model' is missing: the folder of the pipeline");
 	dtp_progress_init(&progress, stderr, args->quiet);

@@ -19,7 +19,8 @@ struct dtp_rank {
 	struct dtp_comm *world;
 	struct dtp_mesh mesh;
 	int rank, size;
-	int threads, node_threads;  /* of this rank; of all ranks of this machine */
+	int threads, node_threads;  /* of this rank; of all ranks of its replica on this machine */
+	int threads_in_all;         /* of all ranks of this machine */
 };
 typedef enum dtp_code (*dtp_rank_fn)(struct dtp_rank *rank, struct dtp_err *err);
 

@@ -54,8 +54,13 @@ static void advise_whole(struct dtp_plan_view *v)
 {
 	int degree = v->options.tp_degree, faster = degree > 1 ? degree : v->devices.n;
 
-	add(v, "data_parallel", "For many prompts: data parallel. One device holds everything (%s), so give each its own process at "
-	    "--tp-degree 1 and its part of the prompts: nothing has to be summed.", dtp_bytes_text(v->smallest_fit.largest).s);
+	if (v->devices.n > 1)
+		add(v, "data_parallel", "For many prompts: data parallel, --dp-degree %d at --tp-degree 1. One device holds everything (%s), "
+		    "so each draws a part of the images, and nothing has to be summed.", v->devices.n,
+		    dtp_bytes_text(v->smallest_fit.largest).s);
+	else
+		add(v, "data_parallel", "For many prompts: one process that keeps drawing, at --tp-degree 1 (%s).",
+		    dtp_bytes_text(v->smallest_fit.largest).s);
 	if (faster > 1 && !dtp_pipeline_set_degree(v->pipeline, faster, NULL)) {
 		dtp_pipeline_set_degree(v->pipeline, degree, NULL);
 		add(v, "tensor_parallel", "For one picture at a time: tensor parallel makes it faster where the link gives every rank "
@@ -91,7 +96,7 @@ static void advise_split(struct dtp_plan_view *v)
 		add(v, "more_devices", "That takes %d devices; %d %s given.", v->smallest, v->devices.n,
 		    v->devices.n == 1 ? "is" : "are");
 	if (v->devices.n >= 2 * v->smallest)
-		add(v, "data_parallel", "For many prompts: %d groups of %d devices, each a process with its part of the prompts.",
+		add(v, "data_parallel", "For many prompts: --dp-degree %d, groups of %d devices that draw a part of the images each.",
 		    v->devices.n / v->smallest, v->smallest);
 	add(v, "staged_loading", "Where the link is slow: staged loading, with only the block at work in memory. That is not there yet%s.",
 	    v->options.keep_text_encoder ? "; without --keep-text-encoder the parts are loaded in turn" : "");
@@ -142,8 +147,8 @@ static void advise_nothing(struct dtp_plan_view *v, int most)
 static void advise_host(struct dtp_plan_view *v)
 {
 	if (v->fits && v->options.tp_degree == 1)
-		add(v, "data_parallel", "For many prompts: one process that keeps drawing (--num-images), or data parallel, several "
-		    "processes with a part of the threads each, as long as the memory holds %s for each.",
+		add(v, "data_parallel", "For many prompts: one process that keeps drawing (--num-images), or data parallel (--dp-degree), "
+		    "replicas with a part of the threads each, as long as the memory holds %s for each.",
 		    dtp_bytes_text(v->fit.total).s);
 	else if (v->fits)
 		add(v, "fewer_ranks", "The ranks share this machine's memory and processors: --tp-degree 1 with all threads is about as fast "

@@ -204,8 +204,7 @@ void dtp_progress_event(void *arg, const struct dtp_event *e)
 			draw(p);
 		break;
 	case DTP_EVENT_NOTE:
-		if (e->rank == 0)
-			dtp_progress_note(p, e->text);
+		dtp_progress_note(p, e->text);
 		break;
 	case DTP_EVENT_WARN:
 		print(p, "\033[33m", "warning:", e->rank ? e->rank : -1, e->text);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Running a pipeline on this rank: encode, denoise, decode, each component loaded when its turn comes. */
+/* Running a pipeline on this rank: encode, denoise, decode, each component loaded when its turn comes.  One request is a session
+ * of one. */
 #include "run.h"
 #include "clock.h"
 #include "rng.h"
@@ -77,11 +78,11 @@ static enum dtp_code load(struct dtp_run *r, int which, struct dtp_err *err)
 	return DTP_OK;
 }
 
-static void unload(struct dtp_run *r, int which)
+static void unload(struct dtp_pipeline *p, struct dtp_backend *be, int which)
 {
-	struct dtp_component *c = &r->p->component[which];
+	struct dtp_component *c = &p->component[which];
 	if (c->loaded)
-		dtp_weights_free(c->tree, r->ctx.be);
+		dtp_weights_free(c->tree, be);
 	c->loaded = false;
 }
 
@@ -96,19 +97,24 @@ static void readahead(const struct dtp_run *r, int which)
 
 /* ---- phases */
 
-static enum dtp_code run_encode(struct dtp_run *r, uint64_t scratch, struct dtp_err *err)
+static enum dtp_code encode(struct dtp_run *r, struct dtp_err *err)
 {
-	if (load(r, DTP_TEXT, err) || dtp_arena_init(&r->ctx.scratch, r->ctx.be, scratch, err))
+	struct dtp_backend *be = r->ctx.be;
+
+	if (!r->p->keep_text_encoder && !r->p->component[DTP_TEXT].loaded) {
+		unload(r->p, be, DTP_TRANSFORMER); /* of the requests before: memory for one of the two was foreseen */
+		unload(r->p, be, DTP_VAE);
+	}
+	if (be->ops->alloc(be, dtp_run_embeds_bytes(r->p, r->req), &r->embeds, err) || load(r, DTP_TEXT, err) ||
+	    dtp_arena_init(&r->ctx.scratch, be, r->scratch[DTP_TEXT], err))
 		return err->code;
 	readahead(r, DTP_TRANSFORMER);
 	struct timer t = phase_begin(r);
 	stage(r, DTP_PHASE_ENCODE, "encode the prompt");
 	dtp_run_encode(r);
-	r->ctx.be->ops->sync(r->ctx.be, &r->ctx.err);
+	be->ops->sync(be, &r->ctx.err);
 	phase_end(r, &t, "encode");
 	dtp_arena_free(&r->ctx.scratch);
-	if (!r->p->keep_text_encoder)
-		unload(r, DTP_TEXT);
 	return r->ctx.err.code;
 }
 
@@ -132,10 +138,10 @@ static enum dtp_code draw_noise(struct dtp_run *r, int image, struct dtp_err *er
 }
 
 /* All steps of one image; the final latents [tokens, channels] end in r->host. */
-static enum dtp_code denoise(struct dtp_run *r, int image, struct dtp_err *err)
+static enum dtp_code denoise(struct dtp_run *r, int image, const char *label, struct dtp_err *err)
 {
 	const struct dtp_monitor *mon = r->ctx.mon;
-	char text[64];
+	char text[96];
 	uint64_t mark = dtp_arena_mark(&r->ctx.scratch);
 
 	if (draw_noise(r, image, err))
@@ -143,10 +149,7 @@ static enum dtp_code denoise(struct dtp_run *r, int image, struct dtp_err *err)
 	struct dtp_tensor latents = dtp_run_new_latents(r);
 	for (int i = 0; i < r->schedule.steps && dtp_ok(&r->ctx); i++) {
 		struct timer t = phase_begin(r);
-		if (r->req->num_images > 1)
-			snprintf(text, sizeof text, "image %d/%d step %d/%d", image + 1, r->req->num_images, i + 1, r->schedule.steps);
-		else
-			snprintf(text, sizeof text, "step %d/%d", i + 1, r->schedule.steps);
+		snprintf(text, sizeof text, "%s%sstep %d/%d", label, *label ? " " : "", i + 1, r->schedule.steps);
 		stage(r, DTP_PHASE_STEP, text);
 		dtp_run_step(r, latents, i);
 		r->ctx.be->ops->sync(r->ctx.be, &r->ctx.err);
@@ -159,15 +162,15 @@ static enum dtp_code denoise(struct dtp_run *r, int image, struct dtp_err *err)
 	return r->ctx.err.code;
 }
 
-/* Rank 0 decodes with all threads of the node while the others sleep in the barrier that follows. */
-static enum dtp_code decode_image(struct dtp_run *r, int image, struct dtp_err *err)
+/* Rank 0 decodes with all threads of its replica while the others sleep in the barrier that follows. */
+static enum dtp_code decode_image(struct dtp_session *s, struct dtp_run *r, int image, dtp_image_fn done, void *arg)
 {
 	struct dtp_image out = {.index = image, .seed = r->req->seed + (uint64_t)image, .height = r->req->height,
 				.width = r->req->width, .latents_dtype = r->ctx.be->compute, .latents_ndim = 4,
 				.latents_shape = {1, r->channels / 4, 2 * r->h, 2 * r->w}};
 	void *latents = NULL;
 	struct timer t = phase_begin(r);
-	int threads = r->ctx.be->ops->set_threads(r->ctx.be, r->node_threads);
+	int threads = r->ctx.be->ops->set_threads(r->ctx.be, s->node_threads);
 
 	stage(r, DTP_PHASE_DECODE, "decode the latents");
 	dtp_run_decode(r, &latents);
@@ -178,52 +181,37 @@ static enum dtp_code decode_image(struct dtp_run *r, int image, struct dtp_err *
 	if (dtp_ok(&r->ctx)) {
 		t = phase_begin(r);
 		stage(r, DTP_PHASE_WRITE, "write the image");
-		if (r->done(r->arg, &out, &r->ctx.err) && dtp_ok(&r->ctx))
+		if (done(arg, &out, &r->ctx.err) && dtp_ok(&r->ctx))
 			dtp_fail(&r->ctx.err, DTP_FAILED, "the image could not be written");
 		phase_end(r, &t, "write");
 	}
 	free(latents);
-	if (!dtp_ok(&r->ctx))
-		*err = r->ctx.err;
 	return r->ctx.err.code;
 }
 
-/* With one image the transformer makes room for the VAE; with several both stay. */
-static enum dtp_code run_images(struct dtp_run *r, const uint64_t scratch[DTP_COMPONENTS], struct dtp_err *err)
+/* What all images of a request share. */
+static enum dtp_code begin_steps(struct dtp_run *r, struct dtp_err *err)
 {
-	struct dtp_arena picture_scratch = {0}, step_scratch;
-	bool several = r->req->num_images > 1;
-	enum dtp_code rc = DTP_OK;
-
-	if (load(r, DTP_TRANSFORMER, err) || dtp_arena_init(&r->ctx.scratch, r->ctx.be, scratch[DTP_TRANSFORMER], err))
+	if (!r->p->keep_text_encoder)
+		unload(r->p, r->ctx.be, DTP_TEXT);
+	if (dtp_run_picture(r, err) || load(r, DTP_TRANSFORMER, err) ||
+	    dtp_arena_init(&r->steps, r->ctx.be, r->scratch[DTP_TRANSFORMER], err))
 		return err->code;
 	readahead(r, DTP_VAE);
+	r->ctx.scratch = r->steps;
 	dtp_run_condition(r);
-	for (int i = 0; !rc && i < r->req->num_images; i++) {
-		if (i > 0)
-			r->ctx.dump = NULL;
-		rc = denoise(r, i, err);
-		step_scratch = r->ctx.scratch;
-		if (!rc && !several) {
-			dtp_arena_free(&step_scratch);
-			unload(r, DTP_TRANSFORMER);
-		}
-		if (!rc && r->tp->rank == 0) {
-			rc = load(r, DTP_VAE, err);
-			if (!rc && !picture_scratch.base)
-				rc = dtp_arena_init(&picture_scratch, r->ctx.be, scratch[DTP_VAE], err);
-			r->ctx.scratch = picture_scratch;
-			if (!rc)
-				rc = decode_image(r, i, err);
-			picture_scratch = r->ctx.scratch;
-		}
-		r->ctx.scratch = step_scratch;
-		if (!rc)
-			rc = dtp_barrier(r->tp, err);
-	}
-	dtp_arena_free(&picture_scratch);
-	dtp_arena_free(&r->ctx.scratch);
-	return rc;
+	r->steps = r->ctx.scratch;
+	return r->ctx.err.code;
+}
+
+static enum dtp_code picture(struct dtp_session *s, struct dtp_run *r, int image, dtp_image_fn done, void *arg,
+			     struct dtp_err *err)
+{
+	if (load(r, DTP_VAE, err) ||
+	    (!r->picture.base && dtp_arena_init(&r->picture, r->ctx.be, r->scratch[DTP_VAE], err)))
+		return err->code;
+	r->ctx.scratch = r->picture;
+	return decode_image(s, r, image, done, arg);
 }
 
 static void warn_cut(const struct dtp_run *r)
@@ -236,43 +224,127 @@ static void warn_cut(const struct dtp_run *r)
 	r->ctx.mon->warn(r->ctx.mon->arg, text);
 }
 
+/* ---- sessions */
+
+void dtp_session_begin(struct dtp_session *s)
+{
+	dtp_run_bind(s->pipeline, s->output, s->mesh->dim[DTP_MESH_TP]->rank);
+}
+
+void dtp_session_end(struct dtp_session *s)
+{
+	for (int i = 0; i < DTP_COMPONENTS; i++)
+		unload(s->pipeline, s->backend, i);
+}
+
+/* An error may lie in the context of the operations. */
+static enum dtp_code outcome(const struct dtp_run *r, enum dtp_code rc, struct dtp_err *err)
+{
+	if (dtp_ok(&r->ctx))
+		return rc;
+	if (!rc || !err->code)
+		*err = r->ctx.err;
+	return err->code;
+}
+
+enum dtp_code dtp_session_encode(struct dtp_session *s, const struct dtp_request *req, struct dtp_run **out,
+				 struct dtp_err *err)
+{
+	struct dtp_comm *tp = s->mesh->dim[DTP_MESH_TP];
+	struct dtp_phase_cost cost[DTP_COMPONENTS];
+	uint64_t scratch[DTP_COMPONENTS];
+	struct dtp_run *r = *out = malloc(sizeof *r);
+
+	if (!r)
+		return dtp_fail(err, DTP_FAILED, "out of memory");
+	enum dtp_code rc = dtp_run_init(r, s->pipeline, req, s->backend, tp, s->mon, err);
+	if (!rc)
+		rc = dtp_run_measure(s->pipeline, req, tp, scratch, cost, err);
+	if (!rc) {
+		memcpy(r->scratch, scratch, sizeof scratch);
+		warn_cut(r);
+		dtp_run_dump_ids(r, &r->prompt[0], "text");
+		if (r->passes > 1)
+			dtp_run_dump_ids(r, &r->prompt[1], "neg");
+		rc = outcome(r, encode(r, err), err);
+	}
+	if (rc) {
+		dtp_session_drop(r);
+		*out = NULL;
+	}
+	return rc;
+}
+
+void dtp_session_drop(struct dtp_run *r)
+{
+	if (!r)
+		return;
+	dtp_arena_free(&r->steps);
+	dtp_arena_free(&r->picture);
+	dtp_run_free(r);
+	free(r);
+}
+
+enum dtp_code dtp_session_draw(struct dtp_session *s, struct dtp_run *r, int image, const char *label, dtp_image_fn done,
+			       void *arg, struct dtp_err *err)
+{
+	enum dtp_code rc = r->steps.base ? DTP_OK : begin_steps(r, err);
+
+	if (image > 0)
+		r->ctx.dump = NULL;
+	r->ctx.scratch = r->steps;
+	if (!rc)
+		rc = denoise(r, image, label, err);
+	if (!rc && !s->several) { /* the transformer makes room for the VAE */
+		dtp_arena_free(&r->steps);
+		unload(s->pipeline, s->backend, DTP_TRANSFORMER);
+	}
+	if (!rc && r->tp->rank == 0)
+		rc = picture(s, r, image, done, arg, err);
+	r->ctx.scratch = (struct dtp_arena){0};
+	rc = outcome(r, rc, err);
+	if (!rc)
+		rc = dtp_barrier(r->tp, err);
+	if (!rc && r->ctx.dump && r->tp->rank == 0)
+		rc = dtp_dump_write(&r->dump, r->req->dump_stages, err);
+	return rc;
+}
+
+/* ---- one request */
+
+/* The replica's images of one request: every dp-th. */
+static enum dtp_code draw_share(struct dtp_session *s, const struct dtp_request *req, dtp_image_fn done, void *arg,
+				struct dtp_err *err)
+{
+	const struct dtp_comm *dp = s->mesh->dim[DTP_MESH_DP];
+	struct dtp_run *r;
+	char label[48] = "";
+	enum dtp_code rc = dtp_session_encode(s, req, &r, err);
+
+	for (int i = dp->rank; i < req->num_images && !rc; i += dp->size) {
+		if (req->num_images > 1)
+			snprintf(label, sizeof label, "image %d/%d", i + 1, req->num_images);
+		rc = dtp_session_draw(s, r, i, label, done, arg, err);
+	}
+	dtp_session_drop(r);
+	return rc;
+}
+
 enum dtp_code dtp_pipeline_run(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_backend *be,
 			       struct dtp_mesh *mesh, const struct dtp_monitor *mon, int node_threads, dtp_image_fn done,
 			       void *arg, struct dtp_err *err)
 {
-	struct dtp_run r;
-	uint64_t scratch[DTP_COMPONENTS];
-	struct dtp_phase_cost cost[DTP_COMPONENTS];
-	struct dtp_comm *tp = mesh->dim[DTP_MESH_TP];
-	enum dtp_code rc;
+	const struct dtp_comm *dp = mesh->dim[DTP_MESH_DP];
+	struct dtp_request own = *req;
+	struct dtp_session s = {.pipeline = p, .backend = be, .mesh = mesh, .mon = mon, .node_threads = node_threads,
+				.output = req->output, .several = dtp_replica_images(req->num_images, dp->size) > 1};
 
-	dtp_run_bind(p, req, tp->rank);
-	rc = dtp_run_measure(p, req, tp, scratch, cost, err);
-	if (rc)
-		return rc;
-	rc = dtp_run_init(&r, p, req, be, tp, mon, err);
-	r.node_threads = node_threads;
-	r.done = done;
-	r.arg = arg;
-	if (!rc)
-		rc = be->ops->alloc(be, dtp_run_embeds_bytes(p, req), &r.embeds, err);
-	if (!rc) {
-		warn_cut(&r);
-		dtp_run_dump_ids(&r, &r.prompt[0], "text");
-		if (r.passes > 1)
-			dtp_run_dump_ids(&r, &r.prompt[1], "neg");
-		rc = run_encode(&r, scratch[DTP_TEXT], err);
-	}
-	if (!rc)
-		rc = run_images(&r, scratch, err);
-	if (!rc && !dtp_ok(&r.ctx))
-		rc = r.ctx.err.code;
-	if (rc && !dtp_ok(&r.ctx) && !err->code)
-		*err = r.ctx.err;
-	if (!rc && req->dump_stages && tp->rank == 0)
-		rc = dtp_dump_write(&r.dump, req->dump_stages, err);
-	for (int i = 0; i < DTP_COMPONENTS; i++)
-		unload(&r, i);
-	dtp_run_free(&r);
+	if (dp->rank) /* image 0 is another's */
+		own.dump_stages = NULL;
+	if (dp->rank >= req->num_images)
+		return DTP_OK;
+	dtp_session_begin(&s);
+	enum dtp_code rc = draw_share(&s, &own, done, arg, err);
+	dtp_session_end(&s);
 	return rc;
 }

@@ -104,11 +104,42 @@ struct dtp_phase_report {
 /* Phases in the order in which they first ran on this rank; *out is the pipeline's.  Returns their number. */
 int dtp_pipeline_reports(const struct dtp_pipeline *p, const struct dtp_phase_report **out);
 
-/* Runs the request on this rank.  All ranks of mesh->dim[DTP_MESH_TP] call it with the same request.  Rank 0 gets each
- * finished image through `done` (its memory is the pipeline's, valid during the call); a code other than DTP_OK from
- * it ends the run.  node_threads: threads that one rank may use while the others sleep. */
+/* Gets each finished image on the first rank of the replica (its memory is the pipeline's, valid during the call); a code other
+ * than DTP_OK ends the run. */
 typedef enum dtp_code (*dtp_image_fn)(void *arg, const struct dtp_image *, struct dtp_err *);
+
+/* Runs the request on this rank.  All ranks of the mesh call it with the same request; its images are divided over
+ * mesh->dim[DTP_MESH_DP].  node_threads: threads that one rank may use while the others of its replica sleep. */
 enum dtp_code dtp_pipeline_run(struct dtp_pipeline *p, const struct dtp_request *r, struct dtp_backend *be,
 			       struct dtp_mesh *mesh, const struct dtp_monitor *mon, int node_threads, dtp_image_fn done,
 			       void *arg, struct dtp_err *err);
+static inline int dtp_replica_images(int num_images, int dp) /* the most that one replica draws */
+{
+	return (num_images + dp - 1) / dp;
+}
+
+/* Requests one after the other, of which dtp_pipeline_run is the case of one.  A component is loaded when it is first
+ * needed, and stays: the text encoder beside the transformer if dtp_options.keep_text_encoder says so, transformer and
+ * VAE beside each other if `several`.  Else it makes room for the next, and is loaded again when it is needed again: so
+ * encode all that is known before drawing any of it.  All ranks of the replica make the same calls. */
+struct dtp_session {
+	struct dtp_pipeline *pipeline;
+	struct dtp_backend *backend;
+	struct dtp_mesh *mesh;
+	const struct dtp_monitor *mon;
+	int node_threads;       /* as above */
+	enum dtp_output output; /* of every request */
+	bool several;           /* images, in the whole session */
+};
+struct dtp_run; /* a request whose prompt is encoded */
+void dtp_session_begin(struct dtp_session *s); /* its members are set */
+/* The request stays the caller's and must outlive the run.  NULL on failure. */
+enum dtp_code dtp_session_encode(struct dtp_session *s, const struct dtp_request *req, struct dtp_run **run,
+				 struct dtp_err *err);
+/* One image of the request.  label: what stands before "step 1/4" in the stage's text; may be empty. */
+enum dtp_code dtp_session_draw(struct dtp_session *s, struct dtp_run *run, int image, const char *label, dtp_image_fn done,
+			       void *arg, struct dtp_err *err);
+void dtp_session_drop(struct dtp_run *run); /* NULL is allowed */
+/* All runs are dropped.  Frees every component. */
+void dtp_session_end(struct dtp_session *s);
 #endif

@@ -57,7 +57,7 @@ static enum dtp_code run_dry(struct dtp_pipeline *p, const struct dtp_request *r
 	/* A communicator that only knows its size: a dry run sends nothing. */
 	struct dtp_comm comm = {.rank = rank, .size = p->tp_degree, .mon = &dtp_monitor_none};
 
-	dtp_run_bind(p, req, rank);
+	dtp_run_bind(p, req->output, rank);
 	return dtp_run_measure(p, req, &comm, scratch, cost, err);
 }
 

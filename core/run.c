@@ -8,11 +8,11 @@
 /* ---- a run's own memory */
 
 /* Latent output needs no more of the VAE than its batch norm. */
-void dtp_run_bind(struct dtp_pipeline *p, const struct dtp_request *req, int rank)
+void dtp_run_bind(struct dtp_pipeline *p, enum dtp_output output, int rank)
 {
 	for (int i = 0; i < DTP_COMPONENTS; i++)
 		dtp_plan_bind(p->component[i].tree, dtp_component_rank(&p->component[i], rank), p->component[i].degree);
-	dtp_vae_need_decoder(&p->vae, req->output == DTP_OUTPUT_PNG);
+	dtp_vae_need_decoder(&p->vae, output == DTP_OUTPUT_PNG);
 }
 
 uint64_t dtp_run_embeds_bytes(const struct dtp_pipeline *p, const struct dtp_request *req)
@@ -55,6 +55,20 @@ static enum dtp_code make_prompts(struct dtp_run *r, struct dtp_err *err)
 	return DTP_OK;
 }
 
+static enum dtp_code no_memory(const struct dtp_request *req, struct dtp_err *err)
+{
+	return dtp_fail(err, DTP_FAILED, "out of memory for an image of %lldx%lld", (long long)req->width, (long long)req->height);
+}
+
+enum dtp_code dtp_run_picture(struct dtp_run *r, struct dtp_err *err)
+{
+	if (!r->host)
+		r->host = malloc((size_t)(r->tokens * r->channels) * sizeof *r->host);
+	if (!r->rgb)
+		r->rgb = malloc((size_t)(3 * r->req->height * r->req->width));
+	return r->host && r->rgb ? DTP_OK : no_memory(r->req, err);
+}
+
 enum dtp_code dtp_run_init(struct dtp_run *r, struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_backend *be,
 			      struct dtp_comm *tp, const struct dtp_monitor *mon, struct dtp_err *err)
 {
@@ -68,10 +82,8 @@ enum dtp_code dtp_run_init(struct dtp_run *r, struct dtp_pipeline *p, const stru
 	r->tokens = r->h * r->w;
 	r->channels = p->transformer.config.in_channels;
 	r->ids = calloc((size_t)r->tokens, sizeof *r->ids);
-	r->host = calloc((size_t)(r->tokens * r->channels), sizeof *r->host);
-	r->rgb = be->dry ? NULL : malloc((size_t)(3 * req->height * req->width));
-	if (!r->ids || !r->host || (!r->rgb && !be->dry))
-		return dtp_fail(err, DTP_FAILED, "out of memory for an image of %lldx%lld", (long long)req->width, (long long)req->height);
+	if (!r->ids)
+		return no_memory(req, err);
 	dtp_image_ids(r->h, r->w, 0, r->ids);
 	dtp_schedule_make(&p->scheduler, r->tokens, req->steps, &r->schedule);
 	return make_prompts(r, err);

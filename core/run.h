@@ -17,21 +17,21 @@ struct dtp_run {
 	struct dtp_schedule schedule;
 	int64_t h, w, tokens, channels;   /* of the packed latents */
 	int64_t (*ids)[DTP_MAX_AXES];     /* [tokens] */
-	float *host;                      /* [tokens * channels]: noise, then final latents */
+	uint64_t scratch[DTP_COMPONENTS]; /* bytes that each phase takes */
+	struct dtp_arena steps, picture;  /* scratch of transformer and VAE, from the first image to the last */
+	float *host;                      /* [tokens * channels]: noise, then final latents; NULL until the first image */
 	void *embeds;                     /* backend memory: [passes, L, joint_dim], alive from encode to the last step */
 	struct dtp_conditioning cond[2];
-	uint8_t *rgb;
-	int node_threads;
-	dtp_image_fn done;
-	void *arg;
+	uint8_t *rgb;                     /* NULL until the first image */
 };
 
 /* The layers of each component get this rank's sizes; comes before everything else. */
-void dtp_run_bind(struct dtp_pipeline *p, const struct dtp_request *req, int rank);
+void dtp_run_bind(struct dtp_pipeline *p, enum dtp_output output, int rank);
 /* On failure dtp_run_free is still to be called. */
 enum dtp_code dtp_run_init(struct dtp_run *r, struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_backend *be,
 			   struct dtp_comm *tp, const struct dtp_monitor *mon, struct dtp_err *err);
 void dtp_run_free(struct dtp_run *r);
+enum dtp_code dtp_run_picture(struct dtp_run *r, struct dtp_err *err); /* host and rgb: not held while prompts wait */
 uint64_t dtp_run_embeds_bytes(const struct dtp_pipeline *p, const struct dtp_request *req); /* of run.embeds */
 
 /* The prompts -> embeds. */

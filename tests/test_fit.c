@@ -116,6 +116,25 @@ static void fit_says_what_would_fit(void **state)
 	assert_message(&err, DTP_REFUSED, "8 ranks need", "\n--tp-degree 1 needs 1.3 GB and fits", NULL);
 }
 
+static void fit_counts_every_replica(void **state)
+{
+	(void)state;
+	struct dtp_options o = {.tp_degree = 2, .compute = DTP_BF16};
+	struct dtp_pipeline p = {o};
+	uint64_t n = 3 * need(o, request);
+	struct dtp_host_memory m = {n, n, UINT64_MAX};
+	struct dtp_limits limits = {"--max-memory", 4, {5000 * MB, 5000 * MB, 5000 * MB, 100 * MB}};
+	struct dtp_bound bound = {.replicas = 3, .host = &m};
+	err = (struct dtp_err)DTP_ERR_INIT;
+	assert_int_equal(dtp_fit_check(&p, &o, &request, &bound, &err), DTP_OK);
+	m.available = m.machine = n - 1;
+	assert_int_equal(dtp_fit_check(&p, &o, &request, &bound, &err), DTP_REFUSED);
+	assert_message(&err, DTP_REFUSED, "6 ranks need 4986653184 bytes", "\n--dp-degree 2 needs 3.3 GB and fits", NULL);
+	bound = (struct dtp_bound){.replicas = 2, .limit = &limits};
+	assert_int_equal(dtp_fit_check(&p, &o, &request, &bound, &err), DTP_REFUSED);
+	assert_message(&err, DTP_REFUSED, "rank 3 needs", "--max-memory allows 100 MB", NULL);
+}
+
 static void fit_suggests_a_smaller_picture(void **state)
 {
 	(void)state;
@@ -299,6 +318,7 @@ int main(void)
 		cmocka_unit_test(fit_counts_each_rank_at_its_peak),
 		cmocka_unit_test(fit_exactly_enough_is_enough),
 		cmocka_unit_test(fit_says_what_would_fit),
+		cmocka_unit_test(fit_counts_every_replica),
 		cmocka_unit_test(fit_suggests_a_smaller_picture),
 		cmocka_unit_test(fit_names_the_control_group),
 		cmocka_unit_test(fit_holds_each_rank_to_its_limit),

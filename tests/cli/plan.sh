@@ -121,7 +121,7 @@ says '^    double_stream_modulation_img\.linear: 453 MB; '
 says '^  each step: +80 sums, 7\.2 GB together'
 says '^  smallest degree that fits: 3 \(2[0-9.]+ GB a rank\)$'
 says '^    and the smallest degree that fits: --tp-degree 3 '
-says '^  - For many prompts: 2 groups of 3 devices, '
+says '^  - For many prompts: --dp-degree 2, groups of 3 devices '
 done_
 
 case_ inspecting_100_gigabytes
