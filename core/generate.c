@@ -69,7 +69,7 @@ static enum dtp_code load(struct dtp_run *r, int which, struct dtp_err *err)
 		return DTP_OK;
 	struct timer t = phase_begin(r);
 	stage(r, DTP_PHASE_LOAD, names[which]);
-	if (dtp_weights_load(c->tree, &c->st, "", rank, c->degree, r->ctx.be, r->ctx.mon, &c->stats, err))
+	if (dtp_weights_load(c->tree, &c->st, c->prefix, rank, c->degree, r->ctx.be, r->ctx.mon, &c->stats, err))
 		return err->code;
 	c->loaded = true;
 	struct dtp_phase_report *rep = phase_end(r, &t, names[which]);
@@ -92,7 +92,7 @@ static void readahead(const struct dtp_run *r, int which)
 	const struct dtp_component *c = &r->p->component[which];
 	int rank = dtp_component_rank(c, r->tp->rank);
 	if (!c->loaded && (c->degree > 1 || r->tp->rank == 0))
-		dtp_weights_readahead(c->tree, &c->st, "", rank, c->degree, UINT64_MAX);
+		dtp_weights_readahead(c->tree, &c->st, c->prefix, rank, c->degree, UINT64_MAX);
 }
 
 /* ---- phases */
@@ -166,12 +166,12 @@ static enum dtp_code denoise(struct dtp_run *r, int image, const char *label, st
 static enum dtp_code decode_image(struct dtp_session *s, struct dtp_run *r, int image, dtp_image_fn done, void *arg)
 {
 	struct dtp_image out = {.index = image, .seed = r->req->seed + (uint64_t)image, .height = r->req->height,
-				.width = r->req->width, .latents_dtype = r->ctx.be->compute, .latents_ndim = 4,
-				.latents_shape = {1, r->channels / 4, 2 * r->h, 2 * r->w}};
+				.width = r->req->width, .latents_dtype = r->ctx.be->compute};
 	void *latents = NULL;
 	struct timer t = phase_begin(r);
 	int threads = r->ctx.be->ops->set_threads(r->ctx.be, s->node_threads);
 
+	out.latents_ndim = dtp_run_latents_shape(r, out.latents_shape);
 	stage(r, DTP_PHASE_DECODE, "decode the latents");
 	dtp_run_decode(r, &latents);
 	r->ctx.be->ops->set_threads(r->ctx.be, threads);

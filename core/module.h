@@ -74,6 +74,8 @@ struct dtp_tree {
 	const char *component;        /* "transformer", "text_encoder", "vae" */
 	bool even;                    /* heads and split dimensions must divide (transformer); false: contiguous uneven runs */
 	int64_t heads;                /* for messages: the head count that binds the degree */
+	const char *const *unused;    /* parts of the checkpoint that are known and never read, up to NULL: any tensor with one of
+				       * these between the dots of its name; NULL: none */
 	struct dtp_module *modules;
 	int n, cap;
 };

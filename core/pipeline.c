@@ -11,6 +11,7 @@
 
 static const struct dtp_family families[] = {
 	{"Flux2KleinPipeline", "flux2", .classifier_free = true},
+	{"Flux2Pipeline", "flux2", .packed_latents = true},
 };
 #define NFAMILIES (int)(sizeof families / sizeof *families)
 
@@ -68,7 +69,8 @@ static enum dtp_code read_index(struct dtp_pipeline *p, struct dtp_err *err)
 	} else {
 		for (int i = 0; i < NFAMILIES; i++)
 			snprintf(known + strlen(known), sizeof known - strlen(known), "%s'%s'", i ? ", " : "", families[i].class_name);
-		rc = dtp_fail(err, DTP_REFUSED, "%s: pipeline class '%s' is not supported; supported: %s", doc.path, name, known);
+		rc = dtp_fail(err, DTP_REFUSED, "%s: pipeline class '%s' is not supported; supported: %s (not their KV and inpainting "
+			      "pipelines)", doc.path, name, known);
 	}
 	dtp_json_free(&doc);
 	return rc;
@@ -97,10 +99,10 @@ static enum dtp_code open_models(struct dtp_pipeline *p, struct dtp_err *err)
 	    dtp_text_open(DIR("text_encoder"), &p->text, err) || dtp_vae_open(DIR("vae"), false, &p->vae, err))
 		return err->code;
 #undef DIR
-	p->component[DTP_TEXT] = (struct dtp_component){"text_encoder", "model", &p->text.tree, .degree = p->tp_degree};
-	p->component[DTP_TRANSFORMER] = (struct dtp_component){"transformer", "diffusion_pytorch_model", &p->transformer.tree,
+	p->component[DTP_TEXT] = (struct dtp_component){"text_encoder", "model", "", &p->text.tree, .degree = p->tp_degree};
+	p->component[DTP_TRANSFORMER] = (struct dtp_component){"transformer", "diffusion_pytorch_model", "", &p->transformer.tree,
 							       .degree = p->tp_degree};
-	p->component[DTP_VAE] = (struct dtp_component){"vae", "diffusion_pytorch_model", &p->vae.tree, .degree = 1};
+	p->component[DTP_VAE] = (struct dtp_component){"vae", "diffusion_pytorch_model", "", &p->vae.tree, .degree = 1};
 	if (dtp_text_width(&p->text) != p->transformer.config.joint_dim)
 		return dtp_fail(err, DTP_REFUSED,
 				"'%s': the text encoder gives embeddings of width %lld (3 x %lld), the transformer's joint_attention_dim is %lld",
@@ -113,6 +115,28 @@ static enum dtp_code open_models(struct dtp_pipeline *p, struct dtp_err *err)
 				p->model, (long long)p->vae.config.latent_channels, (long long)(4 * p->vae.config.latent_channels),
 				(long long)p->transformer.config.in_channels, (long long)p->transformer.config.out_channels);
 	return DTP_OK;
+}
+
+/* The parts are what model_index.json says; one that it doesn't list is not asked about. */
+static enum dtp_code check_classes(struct dtp_pipeline *p, struct dtp_err *err)
+{
+	const char *const classes[][2] = {{"scheduler", DTP_SCHEDULER_CLASS}, {"text_encoder", p->text.family->class_name},
+					  {"transformer", DTP_TRANSFORMER_CLASS}, {"vae", DTP_VAE_CLASS}};
+	const struct dtp_family *unused;
+	struct dtp_json doc;
+	const char *name;
+
+	if (load_index(p->model, &doc, &name, &unused, err))
+		return err->code;
+	for (size_t i = 0; i < sizeof classes / sizeof classes[0] && !err->code; i++) {
+		const cJSON *listed = cJSON_GetObjectItemCaseSensitive(doc.root, classes[i][0]);
+		name = cJSON_GetStringValue(cJSON_GetArrayItem(listed, 1));
+		if (name && strcmp(name, classes[i][1]))
+			dtp_fail(err, DTP_REFUSED, "%s: '%s' is of the class '%s', but its folder holds '%s'", doc.path, classes[i][0],
+				 name, classes[i][1]);
+	}
+	dtp_json_free(&doc);
+	return err->code;
 }
 
 static enum dtp_code apply_plans(struct dtp_pipeline *p, const char *file, struct dtp_err *err)
@@ -133,7 +157,11 @@ static enum dtp_code check_weights(struct dtp_pipeline *p, struct dtp_err *err)
 	for (int i = 0; i < DTP_COMPONENTS; i++) {
 		struct dtp_component *c = &p->component[i];
 		snprintf(dir, sizeof dir, "%s/%s", p->model, c->name);
-		if (dtp_st_open(dir, c->base, &c->st, err) || dtp_weights_check(c->tree, &c->st, "", p->mon, err))
+		if (dtp_st_open(dir, c->base, &c->st, err))
+			return err->code;
+		if (i == DTP_TEXT)
+			c->prefix = dtp_text_prefix(&p->text, &c->st);
+		if (dtp_weights_check(c->tree, &c->st, c->prefix, p->mon, err))
 			return err->code;
 	}
 	return DTP_OK;
@@ -166,8 +194,8 @@ enum dtp_code dtp_pipeline_open(const struct dtp_options *o, const struct dtp_mo
 	p->compute = o->compute;
 	p->keep_text_encoder = o->keep_text_encoder;
 	p->mon = mon;
-	if (check_folder(p->model, err) || read_index(p, err) || open_models(p, err) || apply_plans(p, o->tp_plan, err) ||
-	    check_weights(p, err) || (!o->no_tokenizer && open_tokenizer(p, err))) {
+	if (check_folder(p->model, err) || read_index(p, err) || open_models(p, err) || check_classes(p, err) ||
+	    apply_plans(p, o->tp_plan, err) || check_weights(p, err) || (!o->no_tokenizer && open_tokenizer(p, err))) {
 		dtp_pipeline_close(p);
 		return err->code;
 	}
@@ -237,9 +265,11 @@ enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_requ
 		return dtp_fail(err, DTP_REFUSED, "steps %d is out of range: 1 to %d", r->steps, DTP_MAX_STEPS);
 	if (r->num_images < 1 || r->num_images > 100000)
 		return dtp_fail(err, DTP_REFUSED, "number of images %d is out of range: 1 to 100000", r->num_images);
-	if (r->max_sequence_length < 1 || r->max_sequence_length > MAX_TOKENS)
-		return dtp_fail(err, DTP_REFUSED, "max sequence length %lld is out of range: 1 to %d",
-				(long long)r->max_sequence_length, MAX_TOKENS);
+	int64_t window = p->text.config.window, most = window && window < MAX_TOKENS ? window : MAX_TOKENS;
+	if (r->max_sequence_length < 1 || r->max_sequence_length > most)
+		return dtp_fail(err, DTP_REFUSED, "max sequence length %lld is out of range: 1 to %lld%s",
+				(long long)r->max_sequence_length, (long long)most,
+				most == window ? ", the text encoder's sliding window" : "");
 	if (!r->negative_prompt)
 		r->negative_prompt = "";
 	const char *texts[] = {r->prompt, r->negative_prompt};

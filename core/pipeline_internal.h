@@ -18,6 +18,7 @@ struct dtp_family {
 	const char *class_name;
 	const char *plan;           /* built-in plan of the transformer */
 	bool classifier_free;       /* guided by a second, unconditional pass, unless the model is distilled */
+	bool packed_latents;        /* latents are returned as tokens [1, h * w, C], not as [1, C / 4, 2h, 2w] */
 };
 
 enum { DTP_TEXT, DTP_TRANSFORMER, DTP_VAE, DTP_COMPONENTS };
@@ -26,6 +27,7 @@ enum { DTP_TEXT, DTP_TRANSFORMER, DTP_VAE, DTP_COMPONENTS };
 struct dtp_component {
 	const char *name;           /* folder in the pipeline's folder */
 	const char *base;           /* of its weight files */
+	const char *prefix;         /* before every name of the tree in these files; "" as a rule */
 	struct dtp_tree *tree;
 	struct dtp_st st;
 	int degree;                 /* ranks that its weights are split over */

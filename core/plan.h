@@ -33,7 +33,7 @@ const char *dtp_style_name(enum dtp_style s); /* "colwise", ... ; "replicated" *
 enum dtp_code dtp_plan_load(const char *path, struct dtp_plan *plan, struct dtp_err *err);
 /* The same from memory; source stands for the path in messages. */
 enum dtp_code dtp_plan_parse(const char *source, const char *text, size_t len, struct dtp_plan *plan, struct dtp_err *err);
-/* A plan of plans/ that is compiled in: "flux2", "qwen3". */
+/* A plan of plans/ that is compiled in: "flux2", "text". */
 enum dtp_code dtp_plan_builtin(const char *name, struct dtp_plan *plan, struct dtp_err *err);
 void dtp_plan_free(struct dtp_plan *plan);
 

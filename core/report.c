@@ -47,7 +47,7 @@ struct dtp_tree *dtp_pipeline_tree(struct dtp_pipeline *p, const char *component
 static enum dtp_dtype dtype_of(const struct dtp_component *c, const struct dtp_module *m)
 {
 	struct dtp_param p;
-	const struct dtp_st_entry *e = dtp_module_param(m, 0, &p) ? dtp_st_find(&c->st, p.name) : NULL;
+	const struct dtp_st_entry *e = dtp_module_param(m, 0, &p) ? dtp_weights_entry(&c->st, c->prefix, &p) : NULL;
 
 	return e ? e->dtype : DTP_NO_DTYPE;
 }
@@ -264,7 +264,7 @@ static enum dtp_code make_part(struct make *mk, struct dtp_err *err)
 	if (make_lines(mk, err) || find_large(mk, err))
 		return err->code;
 	for (int rank = 0; rank < part->degree; rank++) {
-		uint64_t read = dtp_weights_file_bytes(mk->c->tree, &mk->c->st, "", rank, mk->c->degree);
+		uint64_t read = dtp_weights_file_bytes(mk->c->tree, &mk->c->st, mk->c->prefix, rank, mk->c->degree);
 		part->read = read > part->read ? read : part->read;
 	}
 	return DTP_OK;

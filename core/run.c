@@ -129,7 +129,7 @@ void dtp_run_dump_ids(struct dtp_run *r, const struct dtp_prompt *p, const char 
 void dtp_run_dump_start(struct dtp_run *r, const float *noise)
 {
 	const struct dtp_schedule *s = &r->schedule;
-	float t = s->timesteps[0] / 1000.0f;
+	float t = s->timesteps[0] / 1000.0f, guidance = (float)r->req->guidance_scale;
 	int64_t n = s->steps;
 
 	dump_host(r, "init.noise", DTP_F32, 4, (int64_t[]){1, r->channels, r->h, r->w}, noise);
@@ -138,6 +138,8 @@ void dtp_run_dump_start(struct dtp_run *r, const float *noise)
 	dump_host(r, "step0.in.img_ids", DTP_I64, 3, (int64_t[]){1, r->tokens, 4}, r->ids);
 	dump_host(r, "step0.in.hidden_states", DTP_F32, 3, (int64_t[]){1, r->tokens, r->channels}, r->host);
 	dump_host(r, "step0.in.timestep", DTP_F32, 1, (int64_t[]){1}, &t);
+	if (r->p->transformer.config.guidance_embeds)
+		dump_host(r, "step0.in.guidance", DTP_F32, 1, (int64_t[]){1}, &guidance);
 	dump_host(r, "sched.mu", DTP_F64, 1, (int64_t[]){1}, &s->mu);
 	dump_host(r, "sched.sigmas_in", DTP_F64, 1, &n, s->sigmas_in);
 	dump_host(r, "sched.timesteps", DTP_F32, 1, &n, s->timesteps);
@@ -245,10 +247,21 @@ struct dtp_tensor dtp_run_new_latents(struct dtp_run *r)
 	return dtp_from_host(&r->ctx, r->ctx.be->compute, 2, (int64_t[]){r->tokens, r->channels}, r->host);
 }
 
-/* Un-patchified latents [1, C/4, 2h, 2w] in the compute dtype, as the pipeline class returns them; malloc'd. */
-static void *latents_chw(struct dtp_run *r, struct dtp_tensor z)
+int dtp_run_latents_shape(const struct dtp_run *r, int64_t shape[DTP_MAX_DIMS])
 {
-	int64_t C = z.shape[2], pixels = z.shape[0] * z.shape[1];
+	if (r->p->family->packed_latents) {
+		memcpy(shape, (int64_t[]){1, r->tokens, r->channels}, 3 * sizeof *shape);
+		return 3;
+	}
+	memcpy(shape, (int64_t[]){1, r->channels / 4, 2 * r->h, 2 * r->w}, 4 * sizeof *shape);
+	return 4;
+}
+
+/* The latents as the pipeline class returns them: r->host, or un-patchified as z is, in the compute dtype; malloc'd. */
+static void *returned_latents(struct dtp_run *r, struct dtp_tensor z)
+{
+	int64_t C = z.shape[2], pixels = z.shape[0] * z.shape[1], shape[DTP_MAX_DIMS];
+	int ndim = dtp_run_latents_shape(r, shape);
 	size_t n = (size_t)(C * pixels), size = dtp_dtype_size(z.dtype);
 	float *hwc = malloc(n * sizeof *hwc), *chw = malloc(n * sizeof *chw);
 	void *out = malloc(n * size);
@@ -257,9 +270,10 @@ static void *latents_chw(struct dtp_run *r, struct dtp_tensor z)
 		dtp_fail(&r->ctx.err, DTP_FAILED, "out of memory for %zu latents", n);
 	else if (!r->ctx.be->ops->download(r->ctx.be, hwc, DTP_F32, z, &r->ctx.err)) {
 		dtp_hwc_to_chw(chw, hwc, pixels, C);
-		dtp_from_f32(out, z.dtype, chw, n);
+		const float *values = r->p->family->packed_latents ? r->host : chw;
+		dtp_from_f32(out, z.dtype, values, n);
 		dump_unpacked(r, hwc);
-		dump_host(r, "final.output_type_latent", DTP_F32, 4, (int64_t[]){1, C, z.shape[0], z.shape[1]}, chw);
+		dump_host(r, "final.output_type_latent", DTP_F32, ndim, shape, values);
 	}
 	free(hwc);
 	free(chw);
@@ -280,7 +294,7 @@ void dtp_run_decode(struct dtp_run *r, void **latents)
 			  "final.latents_unpacked");
 	dtp_stage_picture(&r->ctx, z, "final.latents_unpatchified");
 	if (dtp_ok(&r->ctx) && !r->ctx.be->dry)
-		*latents = latents_chw(r, z);
+		*latents = returned_latents(r, z);
 	if (r->req->output == DTP_OUTPUT_PNG) {
 		dtp_quantise(&r->ctx, r->rgb, dtp_vae_decode(&r->ctx, v, z));
 		dump_host(r, "final.image_u8", DTP_U8, 3, (int64_t[]){r->req->height, r->req->width, 3}, r->rgb);

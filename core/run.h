@@ -44,6 +44,8 @@ void dtp_run_step(struct dtp_run *r, struct dtp_tensor latents, int i);
 /* The final latents in host -> rgb (PNG output), and *latents as the pipeline class returns them, malloc'd (not in a dry run). */
 void dtp_run_decode(struct dtp_run *r, void **latents);
 
+int dtp_run_latents_shape(const struct dtp_run *r, int64_t shape[DTP_MAX_DIMS]); /* of these; returns the dimensions */
+
 /* Stages that are known on the host.  noise: [channels, h, w]. */
 void dtp_run_dump_ids(struct dtp_run *r, const struct dtp_prompt *p, const char *name);
 void dtp_run_dump_start(struct dtp_run *r, const float *noise);

@@ -20,9 +20,9 @@ static enum dtp_code check_class(const struct dtp_json *doc, struct dtp_err *err
 	enum dtp_code rc = dtp_json_string(doc, NULL, "_class_name", &class, err);
 	if (rc)
 		return rc;
-	if (strcmp(class, "FlowMatchEulerDiscreteScheduler"))
-		return dtp_fail(err, DTP_REFUSED, "%s: the scheduler '%.200s' is not supported, only "
-				"'FlowMatchEulerDiscreteScheduler' is", doc->path, class);
+	if (strcmp(class, DTP_SCHEDULER_CLASS))
+		return dtp_fail(err, DTP_REFUSED, "%s: the scheduler '%.200s' is not supported, only '"
+				DTP_SCHEDULER_CLASS "' is", doc->path, class);
 	if (cJSON_GetObjectItemCaseSensitive(doc->root, "time_shift_type"))
 		rc = dtp_json_string(doc, NULL, "time_shift_type", &shift, err);
 	if (rc)

@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 
+#define DTP_SCHEDULER_CLASS "FlowMatchEulerDiscreteScheduler"
 #define DTP_MAX_STEPS 1000
 
 struct dtp_schedule {

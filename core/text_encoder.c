@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text_encoder.h"
 #include "json.h"
+#include "weights.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -8,9 +9,14 @@
 #include <string.h>
 
 static const struct dtp_text_family families[] = {
-	{"Qwen3ForCausalLM", NULL, "model", "lm_head", true, 1e6, 1e-6, {9, 18, 27}, "qwen3", DTP_TEMPLATE_QWEN3},
+	{"Qwen3ForCausalLM", NULL, {"model."}, true, false, 1e6, 1e-6, {9, 18, 27}, "text", DTP_TEMPLATE_QWEN3},
+	{"Mistral3ForConditionalGeneration", "text_config", {"language_model.model.", "model.language_model."}, false, true, 1e4, 1e-6,
+	 {10, 20, 30}, "text", DTP_TEMPLATE_MISTRAL},
 };
 #define NFAMILIES (int)(sizeof families / sizeof *families)
+
+/* What prompts don't need of a checkpoint: the output layer and the parts that see. */
+static const char *const unused[] = {"lm_head", "vision_tower", "multi_modal_projector", NULL};
 
 /* ---- forward */
 
@@ -112,17 +118,16 @@ static void declare_layer(struct dtp_text_encoder *t, int i)
 	const struct dtp_text_config *cfg = &t->config;
 	struct dtp_text_layer *l = &t->layers[i];
 	struct dtp_tree *tree = &t->tree;
-	const char *p = t->family->prefix;
 	int64_t H = cfg->hidden, dim = cfg->head_dim;
 	int first = tree->n;
 
-	int q = dtp_tree_linear(tree, &l->q, cfg->heads * dim, H, false, "%s.layers.%d.self_attn.q_proj", p, i);
-	int k = dtp_tree_linear(tree, &l->k, cfg->kv_heads * dim, H, false, "%s.layers.%d.self_attn.k_proj", p, i);
-	int v = dtp_tree_linear(tree, &l->v, cfg->kv_heads * dim, H, false, "%s.layers.%d.self_attn.v_proj", p, i);
-	int o = dtp_tree_linear(tree, &l->o, H, cfg->heads * dim, false, "%s.layers.%d.self_attn.o_proj", p, i);
-	int gate = dtp_tree_linear(tree, &l->gate, cfg->mlp, H, false, "%s.layers.%d.mlp.gate_proj", p, i);
-	int up = dtp_tree_linear(tree, &l->up, cfg->mlp, H, false, "%s.layers.%d.mlp.up_proj", p, i);
-	int down = dtp_tree_linear(tree, &l->down, H, cfg->mlp, false, "%s.layers.%d.mlp.down_proj", p, i);
+	int q = dtp_tree_linear(tree, &l->q, cfg->heads * dim, H, false, "layers.%d.self_attn.q_proj", i);
+	int k = dtp_tree_linear(tree, &l->k, cfg->kv_heads * dim, H, false, "layers.%d.self_attn.k_proj", i);
+	int v = dtp_tree_linear(tree, &l->v, cfg->kv_heads * dim, H, false, "layers.%d.self_attn.v_proj", i);
+	int o = dtp_tree_linear(tree, &l->o, H, cfg->heads * dim, false, "layers.%d.self_attn.o_proj", i);
+	int gate = dtp_tree_linear(tree, &l->gate, cfg->mlp, H, false, "layers.%d.mlp.gate_proj", i);
+	int up = dtp_tree_linear(tree, &l->up, cfg->mlp, H, false, "layers.%d.mlp.up_proj", i);
+	int down = dtp_tree_linear(tree, &l->down, H, cfg->mlp, false, "layers.%d.mlp.down_proj", i);
 	tree->modules[q].out_unit = tree->modules[k].out_unit = tree->modules[v].out_unit = dim;
 	tree->modules[o].in_unit = dim;
 	tree->modules[k].follows = tree->modules[v].follows = q;
@@ -130,11 +135,11 @@ static void declare_layer(struct dtp_text_encoder *t, int i)
 	dtp_tree_reads(tree, o, 3, (int[]){q, k, v});
 	dtp_tree_reads(tree, down, 2, (int[]){gate, up});
 	if (t->family->qk_norm) {
-		dtp_tree_norm(tree, &l->q_norm, dim, false, "%s.layers.%d.self_attn.q_norm", p, i);
-		dtp_tree_norm(tree, &l->k_norm, dim, false, "%s.layers.%d.self_attn.k_norm", p, i);
+		dtp_tree_norm(tree, &l->q_norm, dim, false, "layers.%d.self_attn.q_norm", i);
+		dtp_tree_norm(tree, &l->k_norm, dim, false, "layers.%d.self_attn.k_norm", i);
 	}
-	dtp_tree_norm(tree, &l->input_norm, H, false, "%s.layers.%d.input_layernorm", p, i);
-	dtp_tree_norm(tree, &l->post_norm, H, false, "%s.layers.%d.post_attention_layernorm", p, i);
+	dtp_tree_norm(tree, &l->input_norm, H, false, "layers.%d.input_layernorm", i);
+	dtp_tree_norm(tree, &l->post_norm, H, false, "layers.%d.post_attention_layernorm", i);
 	for (int m = first; m < tree->n; m++)
 		tree->modules[m].needed = i < t->family->wanted[DTP_HIDDEN_STATES - 1];
 }
@@ -142,15 +147,14 @@ static void declare_layer(struct dtp_text_encoder *t, int i)
 static void declare(struct dtp_text_encoder *t)
 {
 	struct dtp_tree *tree = &t->tree;
-	const char *p = t->family->prefix;
 
-	dtp_tree_embedding(tree, &t->embed, t->config.vocab, t->config.hidden, "%s.embed_tokens", p);
-	dtp_tree_list(tree, "%s.layers", p);
+	tree->unused = unused;
+	dtp_tree_embedding(tree, &t->embed, t->config.vocab, t->config.hidden, "embed_tokens");
+	dtp_tree_list(tree, "layers");
 	for (int i = 0; i < t->config.layers; i++)
 		declare_layer(t, i);
-	int norm = dtp_tree_norm(tree, &t->final_norm, t->config.hidden, false, "%s.norm", p);
-	int head = dtp_tree_linear(tree, &t->head, t->config.vocab, t->config.hidden, false, "%s", t->family->head);
-	tree->modules[norm].needed = tree->modules[head].needed = false;
+	int norm = dtp_tree_norm(tree, &t->final_norm, t->config.hidden, false, "norm");
+	tree->modules[norm].needed = false;
 }
 
 /* ---- config.json */
@@ -174,24 +178,32 @@ static enum dtp_code find_family(const struct dtp_json *doc, struct dtp_text_enc
 /* Options that would change the result. */
 static enum dtp_code refuse_options(const struct dtp_json *doc, const cJSON *obj, struct dtp_err *err)
 {
-	bool bias = false, sliding = false;
+	bool bias = false;
 	const char *act = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(obj, "hidden_act"));
 	const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(obj, "rope_scaling");
 	const cJSON *params = cJSON_GetObjectItemCaseSensitive(obj, "rope_parameters");
 	const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(params ? params : scaling, "rope_type"));
 
-	if (dtp_json_bool_or(doc, obj, "attention_bias", &bias, err) ||
-	    dtp_json_bool_or(doc, obj, "use_sliding_window", &sliding, err))
+	if (dtp_json_bool_or(doc, obj, "attention_bias", &bias, err))
 		return err->code;
-	if (bias || sliding)
-		return dtp_fail(err, DTP_REFUSED, "%s: '%s' is true, supported is false", doc->path,
-				bias ? "attention_bias" : "use_sliding_window");
+	if (bias)
+		return dtp_fail(err, DTP_REFUSED, "%s: 'attention_bias' is true, supported is false", doc->path);
 	if (act && strcmp(act, "silu"))
 		return dtp_fail(err, DTP_REFUSED, "%s: 'hidden_act' is '%s', supported is 'silu'", doc->path, act);
 	if (type ? strcmp(type, "default") != 0 : cJSON_IsObject(scaling))
 		return dtp_fail(err, DTP_REFUSED, "%s: rotary scaling '%s' is not supported, only 'default'", doc->path,
 				type ? type : "rope_scaling");
 	return DTP_OK;
+}
+
+/* A window matters to prompts that are longer; the key is also there, without effect, where it is switched off. */
+static enum dtp_code read_window(const struct dtp_json *doc, const cJSON *obj, struct dtp_text_encoder *t, struct dtp_err *err)
+{
+	bool slides = t->family->always_slides;
+
+	if (dtp_json_bool_or(doc, obj, "use_sliding_window", &slides, err))
+		return err->code;
+	return slides ? dtp_json_int_or(doc, obj, "sliding_window", 1, INT32_MAX, &t->config.window, err) : DTP_OK;
 }
 
 static enum dtp_code read_config(const struct dtp_json *doc, struct dtp_text_encoder *t, struct dtp_err *err)
@@ -218,8 +230,7 @@ static enum dtp_code read_config(const struct dtp_json *doc, struct dtp_text_enc
 	if (dtp_json_int_or(doc, obj, "num_key_value_heads", 1, 4096, &cfg->kv_heads, err) ||
 	    dtp_json_int_or(doc, obj, "head_dim", 2, 4096, &cfg->head_dim, err) ||
 	    dtp_json_double_or(doc, obj, "rms_norm_eps", 0, 1, &cfg->eps, err) ||
-	    dtp_json_double_or(doc, obj, "rope_theta", 1, 1e12, &cfg->rope_theta, err) ||
-	    dtp_json_bool_or(doc, obj, "tie_word_embeddings", &cfg->tied, err))
+	    dtp_json_double_or(doc, obj, "rope_theta", 1, 1e12, &cfg->rope_theta, err) || read_window(doc, obj, t, err))
 		return err->code;
 	const cJSON *params = cJSON_GetObjectItemCaseSensitive(obj, "rope_parameters"); /* transformers 5 */
 	if (cJSON_IsObject(params) && dtp_json_double_or(doc, params, "rope_theta", 1, 1e12, &cfg->rope_theta, err))
@@ -263,4 +274,16 @@ void dtp_text_close(struct dtp_text_encoder *t)
 int64_t dtp_text_width(const struct dtp_text_encoder *t)
 {
 	return DTP_HIDDEN_STATES * t->config.hidden;
+}
+
+const char *dtp_text_prefix(const struct dtp_text_encoder *t, const struct dtp_st *st)
+{
+	const char *const *prefix = t->family->prefix;
+	struct dtp_param p;
+
+	dtp_module_param(&t->tree.modules[0], 0, &p); /* the embedding, which is there whatever else is */
+	for (int i = 0; i < DTP_TEXT_PREFIXES && prefix[i]; i++)
+		if (dtp_weights_entry(st, prefix[i], &p))
+			return prefix[i];
+	return prefix[0];
 }

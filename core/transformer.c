@@ -471,8 +471,8 @@ static enum dtp_code read_config(const struct dtp_json *doc, struct dtp_transfor
 					       .eps = 1e-6, .guidance_embeds = true};
 	if (dtp_json_string(doc, NULL, "_class_name", &class_name, err))
 		return err->code;
-	if (strcmp(class_name, "Flux2Transformer2DModel"))
-		return dtp_fail(err, DTP_REFUSED, "%s: '_class_name' is '%s', supported is 'Flux2Transformer2DModel'", doc->path,
+	if (strcmp(class_name, DTP_TRANSFORMER_CLASS))
+		return dtp_fail(err, DTP_REFUSED, "%s: '_class_name' is '%s', supported is '" DTP_TRANSFORMER_CLASS "'", doc->path,
 				class_name);
 	if (dtp_json_int_or(doc, NULL, "patch_size", 1, 1, &patch, err) ||
 	    dtp_json_int_or(doc, NULL, "in_channels", 4, MAX_WIDTH, &cfg->in_channels, err))

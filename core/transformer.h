@@ -6,6 +6,7 @@
 #include "module.h"
 #include "ops.h"
 
+#define DTP_TRANSFORMER_CLASS "Flux2Transformer2DModel"
 #define DTP_MAX_AXES 4
 
 struct dtp_transformer_config {

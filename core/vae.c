@@ -228,8 +228,8 @@ static enum dtp_code read_config(const struct dtp_json *doc, struct dtp_vae_conf
 				       .mid_attention = true, .quant_conv = true, .post_quant_conv = true, .bn_eps = 1e-4};
 	if (dtp_json_string(doc, NULL, "_class_name", &class_name, err))
 		return err->code;
-	if (strcmp(class_name, "AutoencoderKLFlux2"))
-		return dtp_fail(err, DTP_REFUSED, "%s: '_class_name' is '%s', supported is 'AutoencoderKLFlux2'", doc->path, class_name);
+	if (strcmp(class_name, DTP_VAE_CLASS))
+		return dtp_fail(err, DTP_REFUSED, "%s: '_class_name' is '%s', supported is '" DTP_VAE_CLASS "'", doc->path, class_name);
 	if (cJSON_GetObjectItemCaseSensitive(doc->root, "patch_size") &&
 	    dtp_json_ints(doc, NULL, "patch_size", 2, 2, patch, 2, &npatch, err))
 		return err->code;

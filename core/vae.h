@@ -6,6 +6,7 @@
 #include "module.h"
 #include "ops.h"
 
+#define DTP_VAE_CLASS "AutoencoderKLFlux2"
 #define DTP_VAE_MAX_LEVELS 8
 #define DTP_VAE_MAX_RESNETS 8
 

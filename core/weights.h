@@ -17,6 +17,9 @@
 enum dtp_code dtp_weights_check(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix,
 				const struct dtp_monitor *mon, struct dtp_err *err);
 
+/* A parameter's tensor in the file; NULL: it is not there. */
+const struct dtp_st_entry *dtp_weights_entry(const struct dtp_st *st, const char *prefix, const struct dtp_param *p);
+
 struct dtp_load_stats {
 	uint64_t wanted;    /* bytes of this rank's slices, replicated ones included */
 	uint64_t gaps;      /* bytes read through because they lay between two slices (gaps under 64 KB) */

@@ -57,14 +57,19 @@ static bool is_quantised(const char *dtype)
 	       !strcmp(dtype, "U8");
 }
 
+const struct dtp_st_entry *dtp_weights_entry(const struct dtp_st *st, const char *prefix, const struct dtp_param *p)
+{
+	char name[512];
+
+	return (size_t)snprintf(name, sizeof name, "%s%s", prefix, p->name) < sizeof name ? dtp_st_find(st, name) : NULL;
+}
+
 enum dtp_code dtp_weights_find(const struct dtp_st *st, const char *prefix, const struct dtp_param *p,
 			       const struct dtp_st_entry **out, struct dtp_err *err)
 {
-	char name[512], want[128], have[192];
+	const struct dtp_st_entry *e = dtp_weights_entry(st, prefix, p);
+	char want[128], have[192];
 
-	if ((size_t)snprintf(name, sizeof name, "%s%s", prefix, p->name) >= sizeof name)
-		return dtp_fail(err, DTP_REFUSED, "the tensor name '%s%s' is too long", prefix, p->name);
-	const struct dtp_st_entry *e = dtp_st_find(st, name);
 	if (!e)
 		return missing(st, prefix, p, err);
 	const char *path = st->files[e->file].path;
@@ -114,6 +119,17 @@ static bool is_bookkeeping(const char *name)
 	return dot && !strcmp(dot, ".num_batches_tracked");
 }
 
+static bool is_unused(const struct dtp_tree *tree, const char *name)
+{
+	for (const char *const *u = tree->unused; u && *u; u++) {
+		size_t n = strlen(*u);
+		for (const char *at = name; (at = strstr(at, *u)); at += n)
+			if ((at == name || at[-1] == '.') && (!at[n] || at[n] == '.'))
+				return true;
+	}
+	return false;
+}
+
 static void warn_of_extras(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix,
 			   const struct dtp_monitor *mon)
 {
@@ -126,7 +142,8 @@ static void warn_of_extras(const struct dtp_tree *tree, const struct dtp_st *st,
 		return;
 	for (int i = 0; i < st->nentries; i++) {
 		const char *name = st->entries[i].name;
-		if (bsearch(&name, names, n, sizeof *names, compare_names) || is_bookkeeping(name))
+		if (bsearch(&name, names, n, sizeof *names, compare_names) || is_bookkeeping(name) ||
+		    is_unused(tree, name))
 			continue;
 		if (extras++ < NAMES_TOLD)
 			len += (size_t)snprintf(list + len, sizeof list - len, "%s'%.200s'", len ? ", " : "", name);

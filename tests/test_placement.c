@@ -145,7 +145,7 @@ static void placement_text_covers_once(void **state)
 				       1 + random_below(40), 1 + random_below(100), 1, 1};
 		struct dtp_tree t;
 		qwen3_tree(&t, &ls, &z);
-		apply_builtin("qwen3", &t, degree);
+		apply_builtin("text", &t, degree);
 		assert_tree_partition(&t, degree);
 		dtp_tree_free(&t);
 	}
@@ -163,11 +163,11 @@ static void placement_text_heads_agree(void **state)
 		struct qwen3_size z = {kv * group, kv, dim, 8, 8, 8, 1, 1};
 		struct dtp_tree t;
 		qwen3_tree(&t, &ls, &z);
-		apply_builtin("qwen3", &t, degree);
+		apply_builtin("text", &t, degree);
 		for (int r = 0; r < degree; r++) {
-			struct dtp_split q = placed(&t, "model.layers.0.self_attn.q_proj", 0, r, degree);
-			struct dtp_split k = placed(&t, "model.layers.0.self_attn.k_proj", 0, r, degree);
-			struct dtp_split o = placed(&t, "model.layers.0.self_attn.o_proj", 0, r, degree);
+			struct dtp_split q = placed(&t, "layers.0.self_attn.q_proj", 0, r, degree);
+			struct dtp_split k = placed(&t, "layers.0.self_attn.k_proj", 0, r, degree);
+			struct dtp_split o = placed(&t, "layers.0.self_attn.o_proj", 0, r, degree);
 			int64_t q0 = q.run[0].begin / dim, q1 = q.run[0].end / dim;
 			assert_int_equal(q.run[0].begin, z.heads * r / degree * dim);
 			assert_int_equal(q.run[0].end, z.heads * (r + 1) / degree * dim);
@@ -191,19 +191,19 @@ static void placement_text_uneven_runs(void **state)
 
 	(void)state;
 	qwen3_tree(&t, &ls, &qwen3_tiny); /* 4 query heads and 2 kv heads of 16, mlp 96, vocabulary 1824 */
-	apply_builtin("qwen3", &t, 3);
-	assert_runs(placed(&t, "model.layers.0.self_attn.q_proj", 0, 0, 3), 0, 1, (int64_t[][2]){{0, 16}});
-	assert_runs(placed(&t, "model.layers.0.self_attn.q_proj", 0, 1, 3), 0, 1, (int64_t[][2]){{16, 32}});
-	assert_runs(placed(&t, "model.layers.0.self_attn.q_proj", 0, 2, 3), 0, 1, (int64_t[][2]){{32, 64}});
-	assert_runs(placed(&t, "model.layers.0.self_attn.k_proj", 0, 1, 3), 0, 1, (int64_t[][2]){{0, 16}});
-	assert_runs(placed(&t, "model.layers.0.self_attn.k_proj", 0, 2, 3), 0, 1, (int64_t[][2]){{16, 32}});
-	assert_runs(placed(&t, "model.layers.0.mlp.gate_proj", 0, 1, 3), 0, 1, (int64_t[][2]){{32, 64}});
-	assert_runs(placed(&t, "model.embed_tokens", 0, 2, 3), 0, 1, (int64_t[][2]){{1216, 1824}});
-	apply_builtin("qwen3", &t, 8); /* more ranks than query heads: some own none */
-	assert_runs(placed(&t, "model.layers.0.self_attn.q_proj", 0, 0, 8), 0, 1, (int64_t[][2]){{0, 0}});
-	assert_runs(placed(&t, "model.layers.0.self_attn.k_proj", 0, 0, 8), 0, 1, (int64_t[][2]){{0, 0}});
-	assert_runs(placed(&t, "model.layers.0.self_attn.q_proj", 0, 7, 8), 0, 1, (int64_t[][2]){{48, 64}});
-	assert_runs(placed(&t, "model.layers.0.self_attn.k_proj", 0, 7, 8), 0, 1, (int64_t[][2]){{16, 32}});
+	apply_builtin("text", &t, 3);
+	assert_runs(placed(&t, "layers.0.self_attn.q_proj", 0, 0, 3), 0, 1, (int64_t[][2]){{0, 16}});
+	assert_runs(placed(&t, "layers.0.self_attn.q_proj", 0, 1, 3), 0, 1, (int64_t[][2]){{16, 32}});
+	assert_runs(placed(&t, "layers.0.self_attn.q_proj", 0, 2, 3), 0, 1, (int64_t[][2]){{32, 64}});
+	assert_runs(placed(&t, "layers.0.self_attn.k_proj", 0, 1, 3), 0, 1, (int64_t[][2]){{0, 16}});
+	assert_runs(placed(&t, "layers.0.self_attn.k_proj", 0, 2, 3), 0, 1, (int64_t[][2]){{16, 32}});
+	assert_runs(placed(&t, "layers.0.mlp.gate_proj", 0, 1, 3), 0, 1, (int64_t[][2]){{32, 64}});
+	assert_runs(placed(&t, "embed_tokens", 0, 2, 3), 0, 1, (int64_t[][2]){{1216, 1824}});
+	apply_builtin("text", &t, 8); /* more ranks than query heads: some own none */
+	assert_runs(placed(&t, "layers.0.self_attn.q_proj", 0, 0, 8), 0, 1, (int64_t[][2]){{0, 0}});
+	assert_runs(placed(&t, "layers.0.self_attn.k_proj", 0, 0, 8), 0, 1, (int64_t[][2]){{0, 0}});
+	assert_runs(placed(&t, "layers.0.self_attn.q_proj", 0, 7, 8), 0, 1, (int64_t[][2]){{48, 64}});
+	assert_runs(placed(&t, "layers.0.self_attn.k_proj", 0, 7, 8), 0, 1, (int64_t[][2]){{16, 32}});
 	dtp_tree_free(&t);
 }
 

@@ -96,11 +96,11 @@ static const struct bad bad_plans[] = {
 	{"plan_kind_norm", &flux, 2, "{\"transformer_blocks.*.attn.norm_q\":\"colwise\"}",
 	 "plan.json: key 'transformer_blocks.*.attn.norm_q': 'transformer_blocks.0.attn.norm_q' is a norm, which cannot be split: "
 	 "only linear layers and embeddings can"},
-	{"plan_kind_embedding_colwise", &qwen, 2, "{\"model.embed_tokens\":\"colwise\"}",
-	 "plan.json: key 'model.embed_tokens': 'model.embed_tokens' is an embedding, which 'colwise' cannot split: only 'rowwise' "
+	{"plan_kind_embedding_colwise", &qwen, 2, "{\"embed_tokens\":\"colwise\"}",
+	 "plan.json: key 'embed_tokens': 'embed_tokens' is an embedding, which 'colwise' cannot split: only 'rowwise' "
 	 "can, by vocabulary rows"},
-	{"plan_kind_embedding_split_input", &qwen, 2, "{\"model.embed_tokens\":\"rowwise_split_input\"}",
-	 "plan.json: key 'model.embed_tokens': 'model.embed_tokens' is an embedding, which 'rowwise_split_input' cannot split: only "
+	{"plan_kind_embedding_split_input", &qwen, 2, "{\"embed_tokens\":\"rowwise_split_input\"}",
+	 "plan.json: key 'embed_tokens': 'embed_tokens' is an embedding, which 'rowwise_split_input' cannot split: only "
 	 "'rowwise' can, by vocabulary rows"},
 	/* packing */
 	{"plan_packing_plain_rows", &flux, 2, "{\"" SINGLE "to_qkv_mlp_proj\":\"colwise\",\"" SINGLE "to_out\":\"packed_rowwise\"}",
@@ -294,7 +294,7 @@ static void plan_builtin_unknown(void **state)
 
 	(void)state;
 	assert_int_equal(dtp_plan_builtin("flux3", &plan, &err), DTP_REFUSED);
-	assert_string_equal(err.message, "no built-in plan 'flux3': did you mean 'flux2'?\nbuilt-in plans: flux2, qwen3");
+	assert_string_equal(err.message, "no built-in plan 'flux3': did you mean 'flux2'?\nbuilt-in plans: flux2, text");
 }
 
 static void plan_parse_schema_key_ignored(void **state)
@@ -402,7 +402,7 @@ static void plan_degrees_listed(void **state)
 	(void)state;
 	valid_degrees("{" Q3 "," ADDED "," OUTS "}", &flux, "1, 2, 4, 8");
 	valid_degrees("{\"x_embedder\":\"colwise\"}", &flux, "none");
-	valid_degrees("{\"model.embed_tokens\":\"rowwise\"}", &qwen, "any");
+	valid_degrees("{\"embed_tokens\":\"rowwise\"}", &qwen, "any");
 }
 
 /* A dimension or a block that a degree which suits the heads does not divide. */
@@ -445,11 +445,11 @@ static void plan_degree_text_encoder_any(void **state)
 	struct dtp_plan plan;
 
 	(void)state;
-	assert_int_equal(dtp_plan_builtin("qwen3", &plan, &err), DTP_OK);
+	assert_int_equal(dtp_plan_builtin("text", &plan, &err), DTP_OK);
 	for (int d = 1; d <= 9; d++)
 		assert_int_equal(dtp_plan_apply(&plan, &qwen, d, &err), DTP_OK);
-	assert_int_equal(module(&qwen, "model.embed_tokens")->style, DTP_ROWWISE);
-	assert_int_equal(module(&qwen, "model.layers.3.self_attn.k_proj")->style, DTP_COLWISE);
+	assert_int_equal(module(&qwen, "embed_tokens")->style, DTP_ROWWISE);
+	assert_int_equal(module(&qwen, "layers.3.self_attn.k_proj")->style, DTP_COLWISE);
 	dtp_plan_free(&plan);
 }
 

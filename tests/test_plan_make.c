@@ -168,7 +168,7 @@ static void explicit_gives_the_same_placement(void **state)
 	/* One block of two: no key with a star names it alone. */
 	explicit_round_trip(&flux, "{\"transformer_blocks.1.ff.linear_in\":{\"style\":\"packed_colwise\",\"blocks\":[2,2]},"
 			    "\"transformer_blocks.1.ff.linear_out\":\"rowwise\",\"x_embedder\":\"rowwise_split_input\"}", 3);
-	explicit_round_trip(&qwen, "{\"model.embed_tokens\":\"rowwise\"}", 1);
+	explicit_round_trip(&qwen, "{\"embed_tokens\":\"rowwise\"}", 1);
 }
 
 static void explicit_text(void **state)
@@ -217,7 +217,7 @@ static void derive_equals_the_builtin_plans(void **state)
 {
 	(void)state;
 	derived_equals(&flux, "flux2");
-	derived_equals(&qwen, "qwen3");
+	derived_equals(&qwen, "text");
 }
 
 static const struct dtp_reason *reason_of(const struct dtp_reason *why, int n, const char *key)

@@ -155,8 +155,8 @@ static void weights_load_text_encoder_uneven(void **state)
 			struct recorder r;
 			struct dtp_load_stats stats;
 			recorder_init(&r);
-			plan_tree(&t, "qwen3", degrees[d]);
-			load_and_compare(&t, &st, "", rank, degrees[d], &r, &stats);
+			plan_tree(&t, "text", degrees[d]);
+			load_and_compare(&t, &st, "model.", rank, degrees[d], &r, &stats);
 			empty = empty || layers.l[2].out == 0; /* q_proj of layer 0 */
 		}
 	assert_true(empty);

@@ -199,7 +199,7 @@ static void weights_check_fixtures(void **state)
 	listener_init(&m);
 	open_fixture("models/klein-tiny/text_encoder", "model", &st);
 	qwen3_tree(&t, &layers, &qwen3_tiny);
-	must(dtp_weights_check(&t, &st, "", &m.mon, &err), &err);
+	must(dtp_weights_check(&t, &st, "model.", &m.mon, &err), &err);
 	assert_int_equal(m.warnings, 0);
 	dtp_tree_free(&t);
 	dtp_st_close(&st);

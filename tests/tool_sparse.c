@@ -51,11 +51,11 @@ static uint64_t param_bytes(const struct dtp_param *p)
 	return n;
 }
 
-static void add(struct shard *s, const struct dtp_param *p)
+static void add(struct shard *s, const char *prefix, const struct dtp_param *p)
 {
 	uint64_t n = param_bytes(p);
 
-	fprintf(s->text, ",\"%s\":{\"dtype\":\"BF16\",\"shape\":[", p->name);
+	fprintf(s->text, ",\"%s%s\":{\"dtype\":\"BF16\",\"shape\":[", prefix, p->name);
 	for (int d = 0; d < p->ndim; d++)
 		fprintf(s->text, "%s%" PRId64, d ? "," : "", p->shape[d]);
 	fprintf(s->text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", s->bytes, s->bytes + n);
@@ -77,7 +77,7 @@ static void end(struct shard *s, const char *path)
 	free(s->header);
 }
 
-static void write_tree(const struct dtp_tree *t, const char *dir, const char *base)
+static void write_tree(const struct dtp_tree *t, const char *prefix, const char *dir, const char *base)
 {
 	struct dtp_param p;
 	struct shard s;
@@ -97,9 +97,9 @@ static void write_tree(const struct dtp_tree *t, const char *dir, const char *ba
 				end(&s, path);
 				begin(&s);
 			}
-			add(&s, &p);
+			add(&s, prefix, &p);
 			snprintf(name, sizeof name, "%s-%05d.safetensors", base, number);
-			fprintf(index, "%s\"%s\":\"%s\"", first ? "" : ",", p.name, name);
+			fprintf(index, "%s\"%s%s\":\"%s\"", first ? "" : ",", prefix, p.name, name);
 		}
 	snprintf(path, sizeof path, "%s/%s-%05d.safetensors", dir, base, number);
 	end(&s, path);
@@ -120,13 +120,13 @@ int main(int argc, char **argv)
 		die("usage: tool_sparse DIR");
 	snprintf(dir, sizeof dir, "%s/transformer", argv[1]);
 	check(dtp_transformer_open(dir, &transformer, &err), &err);
-	write_tree(&transformer.tree, dir, "diffusion_pytorch_model");
+	write_tree(&transformer.tree, "", dir, "diffusion_pytorch_model");
 	snprintf(dir, sizeof dir, "%s/text_encoder", argv[1]);
 	check(dtp_text_open(dir, &text, &err), &err);
-	write_tree(&text.tree, dir, "model");
+	write_tree(&text.tree, text.family->prefix[0], dir, "model");
 	snprintf(dir, sizeof dir, "%s/vae", argv[1]);
 	check(dtp_vae_open(dir, true, &vae, &err), &err);
-	write_tree(&vae.tree, dir, "diffusion_pytorch_model");
+	write_tree(&vae.tree, "", dir, "diffusion_pytorch_model");
 	dtp_transformer_close(&transformer);
 	dtp_text_close(&text);
 	dtp_vae_close(&vae);

@@ -102,25 +102,25 @@ static inline void qwen3_layer(struct dtp_tree *t, struct layers *ls, const stru
 	int64_t rows = z->heads * z->head_dim, kv = z->kv_heads * z->head_dim;
 	int first = t->n, qkv[3], mlp[2];
 
-	dtp_tree_norm(t, next_layer(ls), z->hidden, false, "model.layers.%d.input_layernorm", i);
-	qkv[0] = dtp_tree_linear(t, next_layer(ls), rows, z->hidden, false, "model.layers.%d.self_attn.q_proj", i);
-	qkv[1] = dtp_tree_linear(t, next_layer(ls), kv, z->hidden, false, "model.layers.%d.self_attn.k_proj", i);
-	qkv[2] = dtp_tree_linear(t, next_layer(ls), kv, z->hidden, false, "model.layers.%d.self_attn.v_proj", i);
+	dtp_tree_norm(t, next_layer(ls), z->hidden, false, "layers.%d.input_layernorm", i);
+	qkv[0] = dtp_tree_linear(t, next_layer(ls), rows, z->hidden, false, "layers.%d.self_attn.q_proj", i);
+	qkv[1] = dtp_tree_linear(t, next_layer(ls), kv, z->hidden, false, "layers.%d.self_attn.k_proj", i);
+	qkv[2] = dtp_tree_linear(t, next_layer(ls), kv, z->hidden, false, "layers.%d.self_attn.v_proj", i);
 	for (int j = 0; j < 3; j++)
 		t->modules[qkv[j]].out_unit = z->head_dim;
 	for (int j = 1; j < 3; j++) {
 		t->modules[qkv[j]].follows = qkv[0];
 		t->modules[qkv[j]].group = z->heads / z->kv_heads;
 	}
-	dtp_tree_norm(t, next_layer(ls), z->head_dim, false, "model.layers.%d.self_attn.q_norm", i);
-	dtp_tree_norm(t, next_layer(ls), z->head_dim, false, "model.layers.%d.self_attn.k_norm", i);
-	int o = dtp_tree_linear(t, next_layer(ls), z->hidden, rows, false, "model.layers.%d.self_attn.o_proj", i);
+	dtp_tree_norm(t, next_layer(ls), z->head_dim, false, "layers.%d.self_attn.q_norm", i);
+	dtp_tree_norm(t, next_layer(ls), z->head_dim, false, "layers.%d.self_attn.k_norm", i);
+	int o = dtp_tree_linear(t, next_layer(ls), z->hidden, rows, false, "layers.%d.self_attn.o_proj", i);
 	t->modules[o].in_unit = z->head_dim;
 	dtp_tree_reads(t, o, 3, qkv);
-	dtp_tree_norm(t, next_layer(ls), z->hidden, false, "model.layers.%d.post_attention_layernorm", i);
-	mlp[0] = dtp_tree_linear(t, next_layer(ls), z->mlp, z->hidden, false, "model.layers.%d.mlp.gate_proj", i);
-	mlp[1] = dtp_tree_linear(t, next_layer(ls), z->mlp, z->hidden, false, "model.layers.%d.mlp.up_proj", i);
-	int down = dtp_tree_linear(t, next_layer(ls), z->hidden, z->mlp, false, "model.layers.%d.mlp.down_proj", i);
+	dtp_tree_norm(t, next_layer(ls), z->hidden, false, "layers.%d.post_attention_layernorm", i);
+	mlp[0] = dtp_tree_linear(t, next_layer(ls), z->mlp, z->hidden, false, "layers.%d.mlp.gate_proj", i);
+	mlp[1] = dtp_tree_linear(t, next_layer(ls), z->mlp, z->hidden, false, "layers.%d.mlp.up_proj", i);
+	int down = dtp_tree_linear(t, next_layer(ls), z->hidden, z->mlp, false, "layers.%d.mlp.down_proj", i);
 	dtp_tree_reads(t, down, 2, mlp);
 	for (int j = first; j < t->n; j++)
 		t->modules[j].needed = i < z->needed;
@@ -131,11 +131,11 @@ static inline void qwen3_tree(struct dtp_tree *t, struct layers *ls, const struc
 	ls->n = 0;
 	dtp_tree_init(t, "text_encoder");
 	t->heads = z->heads;
-	dtp_tree_embedding(t, next_layer(ls), z->vocab, z->hidden, "model.embed_tokens");
-	dtp_tree_list(t, "model.layers");
+	dtp_tree_embedding(t, next_layer(ls), z->vocab, z->hidden, "embed_tokens");
+	dtp_tree_list(t, "layers");
 	for (int i = 0; i < z->layers; i++)
 		qwen3_layer(t, ls, z, i);
-	int norm = dtp_tree_norm(t, next_layer(ls), z->hidden, false, "model.norm");
+	int norm = dtp_tree_norm(t, next_layer(ls), z->hidden, false, "norm");
 	t->modules[norm].needed = false;
 }
 #endif

@@ -54,7 +54,17 @@ bad tokenizer_missing \
 model
 set_key model_index.json _class_name '"FluxPipeline"'
 bad class_unsupported \
-	"DIR/m/model_index.json: pipeline class 'FluxPipeline' is not supported; supported: 'Flux2KleinPipeline'"
+	"DIR/m/model_index.json: pipeline class 'FluxPipeline' is not supported; supported: 'Flux2KleinPipeline', 'Flux2Pipeline' (not their KV and inpainting pipelines)"
+for other in StableDiffusionXLPipeline QwenImagePipeline Flux2KleinKVPipeline Flux2KleinInpaintPipeline; do
+	model
+	set_key model_index.json _class_name "\"$other\""
+	bad "class_unsupported_$other" \
+		"DIR/m/model_index.json: pipeline class '$other' is not supported; supported: 'Flux2KleinPipeline', 'Flux2Pipeline' (not their KV and inpainting pipelines)"
+done
+model
+set_key model_index.json text_encoder '["transformers", "T5EncoderModel"]'
+bad class_of_a_part_in_the_index \
+	"DIR/m/model_index.json: 'text_encoder' is of the class 'T5EncoderModel', but its folder holds 'Qwen3ForCausalLM'"
 model
 set_key transformer/config.json _class_name '"FluxTransformer2DModel"'
 bad class_of_the_transformer \
@@ -62,7 +72,15 @@ bad class_of_the_transformer \
 model
 set_key text_encoder/config.json architectures '["T5EncoderModel"]'
 bad class_of_the_text_encoder \
-	"DIR/m/text_encoder/config.json: 'architectures' is 'T5EncoderModel', supported is 'Qwen3ForCausalLM'"
+	"DIR/m/text_encoder/config.json: 'architectures' is 'T5EncoderModel', supported is 'Qwen3ForCausalLM', 'Mistral3ForConditionalGeneration'"
+model dev-tiny
+set_key text_encoder/config.json text_config -
+bad text_config_missing \
+	"DIR/m/text_encoder/config.json: 'text_config' is missing"
+model dev-tiny
+sed -i 's/"sliding_window": null/"sliding_window": 128/' "$m/text_encoder/config.json"
+bad longer_than_the_sliding_window \
+	"max sequence length 129 is out of range: 1 to 128, the text encoder's sliding window" --max-sequence-length 129
 model
 set_key scheduler/scheduler_config.json _class_name '"DDIMScheduler"'
 bad class_of_the_scheduler \

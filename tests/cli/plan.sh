@@ -32,10 +32,10 @@ done_
 
 case_ uneven_ranks_of_the_text_encoder
 plan --model $model --tp-degree 8 --devices 8x1GB
-says '^        q_proj  .* \[0-16, 40\] .* rows none, 0-15, none, 16-31, none, 32-47, none, 48-63$'
-says '^        k_proj  .* rows none, 0-15, none, 0-15, none, 16-31, none, 16-31$'
-says '^        o_proj  .* columns none, 0-15, '
-says '^    embed_tokens  .* \[228, 40\] '
+says '^      q_proj  .* \[0-16, 40\] .* rows none, 0-15, none, 16-31, none, 32-47, none, 48-63$'
+says '^      k_proj  .* rows none, 0-15, none, 0-15, none, 16-31, none, 16-31$'
+says '^      o_proj  .* columns none, 0-15, '
+says '^  embed_tokens  .* \[228, 40\] '
 done_
 
 case_ one_rank_sums_nothing
@@ -91,15 +91,16 @@ done_
 case_ answers_for_a_model_of_100_gigabytes
 m=$dir/dev
 mkdir -p "$m"
-cp -r $model/model_index.json $model/scheduler $model/text_encoder $model/transformer $model/vae "$m"
+cp -r tests/models/dev-tiny/* "$m"
 rm "$m"/*/*.safetensors
 cat >"$m/transformer/config.json" <<'END'
 {"_class_name": "Flux2Transformer2DModel", "num_layers": 8, "num_single_layers": 48, "attention_head_dim": 128,
  "num_attention_heads": 48, "joint_attention_dim": 15360, "axes_dims_rope": [32, 32, 32, 32], "guidance_embeds": true}
 END
 cat >"$m/text_encoder/config.json" <<'END'
-{"architectures": ["Qwen3ForCausalLM"], "vocab_size": 131072, "hidden_size": 5120, "intermediate_size": 32768,
- "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
+{"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {"vocab_size": 131072, "hidden_size": 5120,
+ "intermediate_size": 32768, "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+ "rms_norm_eps": 1e-5, "rope_theta": 1e9, "sliding_window": null}}
 END
 cat >"$m/vae/config.json" <<'END'
 {"_class_name": "AutoencoderKLFlux2", "block_out_channels": [128, 256, 512, 512]}
@@ -122,6 +123,11 @@ says '^  each step: +80 sums, 7\.2 GB together'
 says '^  smallest degree that fits: 3 \(2[0-9.]+ GB a rank\)$'
 says '^    and the smallest degree that fits: --tp-degree 3 '
 says '^  - For many prompts: --dp-degree 2, groups of 3 devices '
+plan --model "$m" --tp-degree 4 --devices 4x24GB
+[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+says '^text_encoder: .*, 34\.7 GB of weights, 8\.7 GB a rank, of which 1\.2 MB are replicated; a rank reads up to 8\.7 GB$'
+says '^transformer: .*, 64\.4 GB of weights, 17\.3 GB a rank, '
+says '^  fits: the rank with least room, 0, takes 1[0-9.]+ GB at the peak, it may have 24\.0 GB$'
 done_
 
 case_ inspecting_100_gigabytes
@@ -248,7 +254,7 @@ plan --diff flux2 "$dir/p.json"
 says '^transformer_blocks\.\*\.attn\.to_q: colwise -> replicated$'
 says '^transformer_blocks\.1\.ff\.linear_in: replicated -> packed_colwise$'
 [ "$(wc -l <"$dir/stdout")" -eq 16 ] || fail "$(cat "$dir/stdout")"
-plan --diff plans/qwen3.json qwen3
+plan --diff plans/text.json text
 [ $rc -eq 0 ] || fail "exit code $rc, not 0"
 says '^no difference$'
 done_
@@ -261,7 +267,7 @@ json differences.# 14
 json differences.8.key transformer_blocks.0.ff.linear_in
 json differences.8.a.blocks '[384,384]'
 json differences.8.b.style replicated
-plan --diff qwen3 plans/qwen3.json --model $model
+plan --diff text plans/text.json --model $model
 [ $rc -eq 0 ] || fail "the text encoder's plans: $(cat "$dir/stdout" "$dir/stderr")"
 done_
 

@@ -18,10 +18,10 @@ static const char *const keys[] = {
 	"transformer_blocks.*.attn.to_out.0", "transformer_blocks.*.attn.to_add_out", "transformer_blocks.*.ff.linear_in",
 	"transformer_blocks.*.ff.linear_out", "transformer_blocks.1.ff.linear_in", "transformer_blocks.1.ff.linear_out",
 	"single_transformer_blocks.*.attn.to_qkv_mlp_proj", "single_transformer_blocks.*.attn.to_out", "x_embedder",
-	"transformer_blocks", "transformer_blocks.*.attn.norm_q", "transformer_blok.*.x", "model.embed_tokens",
-	"model.layers.*.self_attn.q_proj", "model.layers.*.self_attn.k_proj", "model.layers.*.self_attn.v_proj",
-	"model.layers.*.self_attn.o_proj", "model.layers.*.mlp.gate_proj", "model.layers.*.mlp.up_proj",
-	"model.layers.*.mlp.down_proj", "model.layers.0.mlp.down_proj", "a.*.*", "",
+	"transformer_blocks", "transformer_blocks.*.attn.norm_q", "transformer_blok.*.x", "embed_tokens",
+	"layers.*.self_attn.q_proj", "layers.*.self_attn.k_proj", "layers.*.self_attn.v_proj",
+	"layers.*.self_attn.o_proj", "layers.*.mlp.gate_proj", "layers.*.mlp.up_proj",
+	"layers.*.mlp.down_proj", "layers.0.mlp.down_proj", "a.*.*", "",
 };
 static const char *const values[] = {
 	"\"colwise\"", "\"rowwise\"", "\"rowwise_split_input\"", "\"packed_colwise\"", "\"packed_rowwise\"",
