@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "job.h"
 
+#include "agree.h"
 #include "fit.h"
 #include "host.h"
 #include "launch.h"
@@ -66,6 +67,9 @@ static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "open the model");
 	if (dtp_mesh_make(r->world, sizes, &r->mesh, err) || open_model(r, err) ||
 	    dtp_backend_cpu(r->options.compute, r->threads, &r->backend, err))
+		return err->code;
+	r->mon->stage(r->mon->arg, DTP_PHASE_START, "compare the ranks' models");
+	if (dtp_pipeline_agree(r->pipeline, r->world, err))
 		return err->code;
 	return agree_on_seed(r, err);
 }

@@ -43,6 +43,7 @@ sources=$(find core cli cuda tests scripts -name '*.c' -o -name '*.h' -o -name '
 	verdict onednn_in_the_cpu_backend_only "$(find_in 'include [<"](dnnl|oneapi)' $(find core cli -name '*.[ch]' ! -path 'core/cpu/*'))"
 	verdict gloo_in_one_file "$(find_in 'include [<"]gloo/' $(find core cli -name '*.[ch]' -o -name '*.cc' ! -name comm_gloo.cc))"
 	verdict png_in_one_file "$(find_in 'include <png' $(find core cli -name '*.[ch]' ! -name image.c))"
+	verdict nettle_in_one_place "$(find_in 'include <nettle' $(find core cli -name '*.[ch]' ! -name 'hash.h'))"
 	verdict json_is_parsed_in_one_place "$(find_in 'cJSON_Parse' $(find core cli -name '*.c' ! -name json.c))"
 
 	# ---- what core leaves to cli

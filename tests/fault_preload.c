@@ -3,18 +3,23 @@
  * reports to its launcher (its messages pass through here) and the naming of a finished file.
  *   FAULT_RANK    which rank
  *   FAULT_STAGE   how the stage's text begins; "naming": when a finished file is about to get its name
- *   FAULT_DO      kill, stop, exit, abort, segv, hang (for ever), memory (no more of it from here on)
- *   FAULT_MARK    a file that is made when it happens */
+ *   FAULT_DO      kill, stop, exit, abort, segv, hang (for ever), memory (no more of it from here on),
+ *                 truncate (FAULT_FILE to its half), modify (a byte in the middle of FAULT_FILE)
+ *   FAULT_MARK    a file that is made when it happens
+ * Besides, a rank can be given another file than the one that it opens:
+ *   FAULT_OPEN, FAULT_INSTEAD   paths */
 #include "control.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char *setting(const char *name)
@@ -37,6 +42,21 @@ static void end_of_memory(void)
 	setrlimit(RLIMIT_AS, &l);
 }
 
+static void damage(int cut)
+{
+	const char *file = setting("FAULT_FILE");
+	struct stat s;
+	int fd = open(file, O_RDWR | O_CLOEXEC);
+	char byte;
+
+	if (fd < 0 || fstat(fd, &s) || pread(fd, &byte, 1, s.st_size / 2) != 1)
+		abort();
+	byte = (char)~byte;
+	if (cut ? ftruncate(fd, s.st_size / 2) : pwrite(fd, &byte, 1, s.st_size / 2) != 1)
+		abort();
+	close(fd);
+}
+
 static void happen(void)
 {
 	const char *what = setting("FAULT_DO");
@@ -56,9 +76,16 @@ static void happen(void)
 		raise(SIGSEGV);
 	else if (!strcmp(what, "memory"))
 		end_of_memory();
+	else if (!strcmp(what, "truncate") || !strcmp(what, "modify"))
+		damage(!strcmp(what, "truncate"));
 	else if (!strcmp(what, "hang"))
 		for (;;)
 			pause();
+}
+
+static int this_rank(void)
+{
+	return !strcmp(setting(DTP_ENV_RANK), setting("FAULT_RANK"));
 }
 
 static int mine(const char *stage, size_t len)
@@ -67,7 +94,7 @@ static int mine(const char *stage, size_t len)
 	const char *want = setting("FAULT_STAGE");
 	size_t n = strlen(want);
 
-	if (done || !n || n > len || memcmp(stage, want, n) || strcmp(setting(DTP_ENV_RANK), setting("FAULT_RANK")))
+	if (done || !n || n > len || memcmp(stage, want, n) || !this_rank())
 		return 0;
 	done = 1;
 	return 1;
@@ -109,4 +136,22 @@ int linkat(int from_dir, const char *from, int to_dir, const char *to, int flags
 	if (mine("naming", strlen("naming")))
 		happen();
 	return real(from_dir, from, to_dir, to, flags);
+}
+
+int open(const char *path, int flags, ...)
+{
+	static int (*real)(const char *, int, ...);
+	mode_t mode = 0;
+	va_list ap;
+
+	if (!real)
+		*(void **)&real = dlsym(RTLD_NEXT, "open");
+	if (flags & (O_CREAT | (O_TMPFILE & ~O_DIRECTORY))) {
+		va_start(ap, flags);
+		mode = va_arg(ap, mode_t);
+		va_end(ap);
+	}
+	if (this_rank() && !strcmp(path, setting("FAULT_OPEN")))
+		path = setting("FAULT_INSTEAD");
+	return real(path, flags, mode);
 }

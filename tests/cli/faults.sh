@@ -99,6 +99,68 @@ else
 	try memory 1 'load trans'
 fi
 
+# ---- files of the checkpoint
+whole=$model
+# spoilt WHAT RANK PART WHY: the file changes when a rank begins to load; any rank may be the first to notice.
+spoilt() {
+	case_ "fault_$1_$3"
+	rm -rf "$dir/m"
+	cp -r $whole "$dir/m"
+	model=$dir/m
+	FAULT_FILE=$(echo "$dir/m/$3"/*.safetensors)
+	export FAULT_FILE
+	broken "$2" "load $3" "$1"
+	[ -e "$dir/mark" ] || fail "it did not happen"
+	[ $took -lt 10000 ] || fail "took $took ms"
+	[ $rc -eq 1 ] || fail "exit code $rc, not 1"
+	one_message "rank [01] on [^ ]+ .*'load $3'.*: cannot read tensor '.*' of '$FAULT_FILE': the file $4"
+	nothing_left
+	done_
+}
+for part in text_encoder transformer; do
+	spoilt truncate 0 $part 'had [0-9]+ bytes when it was opened and has [0-9]+ now$'
+	spoilt modify 1 $part 'was modified since it was opened$'
+done
+
+# The same shapes, other values: a fine-tune.
+rm -rf "$dir/m" "$dir/other"
+cp -r $whole "$dir/m"
+cp -r $whole "$dir/other"
+for part in text_encoder transformer vae; do
+	f=$(cd "$dir/m/$part" && echo *.safetensors)
+	n=$("$DIFFTP" inspect "$dir/m/$part/$f" --json | sed -n 's/.*"header_bytes":[^0-9]*\([0-9]*\).*/\1/p')
+	{
+		head -c "$n" "$dir/m/$part/$f"
+		tail -c "+$((n + 1))" "$dir/m/$part/$f" | LC_ALL=C tr '\000-\376\377' '\001-\377\000'
+	} >"$dir/other/$part/$f"
+done
+# differs NAME RANK FILE WHAT WHOSE [ARGUMENT...]
+differs() {
+	case_ "fault_$1"
+	export FAULT_OPEN="$dir/m/$3" FAULT_INSTEAD="$dir/other/$3"
+	rank=$2 item=$4 whose=$5
+	shift 5
+	broken "$rank" none none "$@"
+	[ $took -lt 10000 ] || fail "took $took ms"
+	[ $rc -eq 1 ] || fail "exit code $rc, not 1"
+	one_message "rank $rank on [^ ]+ .*'compare the ranks' models'.*: its $item has the checksum [0-9a-f]{16}, that of $whose is [0-9a-f]{16}: all ranks must read the same files$"
+	nothing_left
+	unset FAULT_OPEN FAULT_INSTEAD
+	done_
+}
+differs other_transformer_rank_1 1 transformer/diffusion_pytorch_model.safetensors \
+	"transformer \('$dir/m/transformer/diffusion_pytorch_model.safetensors'\)" 'rank 0'
+differs other_text_encoder_rank_2_of_4 2 text_encoder/model.safetensors \
+	"text_encoder \('$dir/m/text_encoder/model.safetensors'\)" 'rank 0 and others' --tp-degree 4
+differs other_vae_rank_0_of_4 0 vae/diffusion_pytorch_model.safetensors \
+	"vae \('$dir/m/vae/diffusion_pytorch_model.safetensors'\)" 'rank 1 and others' --tp-degree 4
+sed 's/"rope_theta": 2000/"rope_theta": 2001/' "$dir/m/transformer/config.json" >"$dir/other/transformer/config.json"
+differs other_configuration 1 transformer/config.json "configuration or tokenizer \(folder '$dir/m'\)" 'rank 0'
+cp plans/flux2.json "$dir/m/plan.json"
+echo '{"transformer_blocks.*.ff.linear_in": "packed_colwise", "transformer_blocks.*.ff.linear_out": "rowwise"}' >"$dir/other/plan.json"
+differs other_plan 1 plan.json "plan \($dir/m/plan.json\)" 'rank 0' --tp-plan "$dir/m/plan.json"
+model=$whole
+
 # ---- a rank that is not at fault is held in a stage, so that the rest of the run can be looked at meanwhile
 # held RANK STAGE [ARGUMENT...]: begins a run in the background; its launcher is $launcher.
 held() {

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The handshake: ranks that read other files than the rest would draw a picture that is nobody's. */
+#include "agree.h"
+
+#include "hash.h"
+#include "pipeline_internal.h"
+#include "plan_make.h"
+#include "st_header.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of each tensor so much is compared: a fine-tune changes nearly all values of the tensors that it touches. */
+#define SAMPLE_BYTES 4096u
+
+enum { PLANS, SETTINGS, WEIGHTS, NITEMS = WEIGHTS + DTP_COMPONENTS };
+
+/* ---- what this rank has */
+
+static enum dtp_code add_plan(struct dtp_hash *h, const struct dtp_tree *tree, struct dtp_err *err)
+{
+	struct dtp_plan plan;
+	enum dtp_code rc = dtp_plan_explicit(tree, tree->component, &plan, err);
+
+	if (rc)
+		return rc;
+	char *text = dtp_plan_text(&plan);
+	if (text)
+		dtp_hash_add(h, text, strlen(text) + 1);
+	else
+		rc = dtp_fail(err, DTP_FAILED, "out of memory for the text of a plan");
+	free(text);
+	dtp_plan_free(&plan);
+	return rc;
+}
+
+static enum dtp_code hash_plans(const struct dtp_pipeline *p, struct dtp_hash *h, struct dtp_err *err)
+{
+	enum dtp_code rc = add_plan(h, &p->transformer.tree, err);
+
+	return rc ? rc : add_plan(h, &p->text.tree, err);
+}
+
+/* Whatever opening reads besides the checkpoints. */
+static enum dtp_code hash_settings(const struct dtp_pipeline *p, struct dtp_hash *h, struct dtp_err *err)
+{
+	static const char *const files[] = {"model_index.json", "scheduler/scheduler_config.json", "transformer/config.json",
+					    "text_encoder/config.json", "vae/config.json", "tokenizer/tokenizer.json",
+					    "tokenizer/tokenizer_config.json"};
+	char path[4096];
+	enum dtp_code rc = DTP_OK;
+
+	for (size_t i = 0; !rc && i < sizeof files / sizeof *files; i++) {
+		snprintf(path, sizeof path, "%s/%s", p->model, files[i]);
+		dtp_hash_add(h, files[i], strlen(files[i]) + 1);
+		rc = dtp_hash_add_file(h, path, err);
+	}
+	return rc;
+}
+
+static enum dtp_code add_header(struct dtp_hash *h, const struct dtp_st_file *f, struct dtp_err *err)
+{
+	char *text;
+	size_t len;
+	enum dtp_code rc = dtp_st_header_read(f, &text, &len, err);
+
+	if (rc)
+		return rc;
+	dtp_hash_add(h, &f->size, sizeof f->size);
+	dtp_hash_add(h, text, len);
+	free(text);
+	return DTP_OK;
+}
+
+/* Where the sample of entry i lies: spread, so that not the same part of every tensor is compared. */
+static uint64_t sample(const struct dtp_st_entry *e, int i, uint64_t *len)
+{
+	uint64_t spread = (uint64_t)i * UINT64_C(0x9e3779b97f4a7c15) >> 48; /* 16 bits */
+
+	*len = e->nbytes < SAMPLE_BYTES ? e->nbytes : SAMPLE_BYTES;
+	return (e->nbytes - *len) / 65536 * spread;
+}
+
+static enum dtp_code hash_weights(const struct dtp_st *st, struct dtp_hash *h, struct dtp_err *err)
+{
+	char block[SAMPLE_BYTES];
+	uint64_t at, len;
+	enum dtp_code rc = DTP_OK;
+
+	/* All are asked for at once, so that a disk can serve them side by side. */
+	for (int i = 0; i < st->nentries; i++) {
+		at = sample(&st->entries[i], i, &len);
+		posix_fadvise(st->files[st->entries[i].file].fd, (off_t)(st->entries[i].offset + at), (off_t)len,
+			      POSIX_FADV_WILLNEED);
+	}
+	for (int i = 0; !rc && i < st->nfiles; i++)
+		rc = add_header(h, &st->files[i], err);
+	for (int i = 0; !rc && i < st->nentries; i++) {
+		at = sample(&st->entries[i], i, &len);
+		rc = dtp_st_read(st, &st->entries[i], at, len, block, err);
+		if (!rc)
+			dtp_hash_add(h, block, len);
+	}
+	return rc;
+}
+
+static enum dtp_code make_digests(const struct dtp_pipeline *p, struct dtp_digest out[NITEMS], struct dtp_err *err)
+{
+	struct dtp_hash h;
+
+	for (int i = 0; i < NITEMS; i++) {
+		dtp_hash_begin(&h);
+		enum dtp_code rc = i == PLANS ? hash_plans(p, &h, err)
+				   : i == SETTINGS ? hash_settings(p, &h, err)
+						   : hash_weights(&p->component[i - WEIGHTS].st, &h, err);
+		if (rc)
+			return rc;
+		dtp_hash_end(&h, &out[i]);
+	}
+	return DTP_OK;
+}
+
+/* ---- what the others have */
+
+static bool same(const struct dtp_digest *a, const struct dtp_digest *b)
+{
+	return !memcmp(a, b, sizeof *a);
+}
+
+/* How many ranks have what `rank` has; all: [ranks][NITEMS]. */
+static int supporters(const struct dtp_digest *all, int ranks, int item, int rank)
+{
+	int n = 0;
+
+	for (int r = 0; r < ranks; r++)
+		n += same(&all[r * NITEMS + item], &all[rank * NITEMS + item]);
+	return n;
+}
+
+/* The first rank of those that are most. */
+static int spokesman(const struct dtp_digest *all, int ranks, int item)
+{
+	int best = 0;
+
+	for (int r = 1; r < ranks; r++)
+		if (supporters(all, ranks, item, r) > supporters(all, ranks, item, best))
+			best = r;
+	return best;
+}
+
+/* What this rank calls it. */
+static void name_item(const struct dtp_pipeline *p, int item, char *buf, size_t size)
+{
+	if (item == PLANS) {
+		snprintf(buf, size, "plan (%s)", p->plan.source);
+	} else if (item == SETTINGS) {
+		snprintf(buf, size, "configuration or tokenizer (folder '%s')", p->model);
+	} else {
+		const struct dtp_component *c = &p->component[item - WEIGHTS];
+		snprintf(buf, size, "%s ('%s'%s)", c->name, c->st.nfiles ? c->st.files[0].path : "",
+			 c->st.nfiles > 1 ? " and its other files" : "");
+	}
+}
+
+static enum dtp_code differ(const struct dtp_pipeline *p, const struct dtp_digest *all, const struct dtp_comm *world, int item,
+			    struct dtp_err *err)
+{
+	int best = spokesman(all, world->size, item), n = supporters(all, world->size, item, best);
+	const struct dtp_digest *theirs = &all[best * NITEMS + item], *own = &all[world->rank * NITEMS + item];
+	char name[4500], a[DTP_DIGEST_TEXT], b[DTP_DIGEST_TEXT];
+
+	name_item(p, item, name, sizeof name);
+	dtp_fail(err, DTP_FAILED, "its %s has the checksum %.16s, that of rank %d%s is %.16s: all ranks must read the same files",
+		 name, dtp_digest_text(own, a), best, n > 1 ? " and others" : "", dtp_digest_text(theirs, b));
+	if (err)
+		err->secondary = same(own, theirs);
+	return DTP_FAILED;
+}
+
+enum dtp_code dtp_pipeline_agree(const struct dtp_pipeline *p, struct dtp_comm *world, struct dtp_err *err)
+{
+	struct dtp_digest own[NITEMS], *all;
+	enum dtp_code rc;
+
+	if (world->size == 1)
+		return DTP_OK;
+	rc = make_digests(p, own, err);
+	if (rc)
+		return rc;
+	all = calloc((size_t)world->size, sizeof own);
+	if (!all)
+		return dtp_fail(err, DTP_FAILED, "out of memory for the checksums of %d ranks", world->size);
+	rc = dtp_all_gather(world, all, own, (int64_t)sizeof own, DTP_U8, err);
+	for (int item = 0; !rc && item < NITEMS; item++)
+		if (supporters(all, world->size, item, 0) < world->size)
+			rc = differ(p, all, world, item, err);
+	free(all);
+	return rc;
+}
