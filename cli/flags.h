@@ -58,6 +58,7 @@ int dtp_command_words(enum dtp_command_bit command);
  * default (0; guidance -1). */
 struct dtp_args {
 	const char *model, *prompt, *tp_plan, *output, *dump_stages; /* NULL: not given */
+	const char *negative_prompt, *system_message;
 	const char *devices, *max_memory, *emit, *filter;
 	const char *word[DTP_MAX_WORDS];
 	int nwords;

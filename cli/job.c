@@ -141,6 +141,25 @@ static void announce(struct dtp_progress *progress, const struct dtp_pipeline *p
 	}
 }
 
+/* What was asked for and changes nothing. */
+static void warn_without_effect(const struct dtp_args *args, struct dtp_progress *progress, const struct dtp_pipeline *p,
+				const struct dtp_request *q)
+{
+	char text[256];
+
+	if (DTP_GIVEN(args, guidance_scale) && !dtp_pipeline_guided(p))
+		dtp_progress_warn(progress, "--guidance-scale has no effect: the model is distilled");
+	if (args->negative_prompt && dtp_pipeline_passes(p, q) < 2) {
+		snprintf(text, sizeof text, "--negative-prompt has no effect: %s takes one pass a step at guidance %g%s",
+			 dtp_pipeline_class(p), q->guidance_scale, dtp_pipeline_guided(p) ? "" : ", the model is distilled");
+		dtp_progress_warn(progress, text);
+	}
+	if (args->system_message && !dtp_pipeline_has_system(p)) {
+		snprintf(text, sizeof text, "--system-message has no effect: the prompts of %s have none", dtp_pipeline_class(p));
+		dtp_progress_warn(progress, text);
+	}
+}
+
 static enum dtp_code check_model(const struct dtp_args *args, struct dtp_pipeline *p, const struct dtp_options *o,
 				 struct dtp_request *q, bool writes, const struct dtp_limits *limits, struct dtp_err *err)
 {
@@ -172,8 +191,10 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, struct dt
 	    dtp_pipeline_open(&o, &mon, &p, err))
 		return err->code;
 	enum dtp_code code = check_model(args, p, &o, &q, writes, &limits, err);
-	if (code == DTP_OK)
+	if (code == DTP_OK) {
 		announce(progress, p, &o, &q, (int)args->dp_degree, node_threads(args));
+		warn_without_effect(args, progress, p, &q);
+	}
 	dtp_pipeline_close(p);
 	return code;
 }

@@ -18,6 +18,8 @@ void dtp_request_make(const struct dtp_args *args, struct dtp_options *options, 
 	};
 	*request = (struct dtp_request){
 		.prompt = args->prompt ? args->prompt : "",
+		.negative_prompt = args->negative_prompt,
+		.system_message = args->system_message,
 		.height = args->height,
 		.width = args->width,
 		.steps = (int)args->steps,

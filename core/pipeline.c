@@ -274,7 +274,7 @@ enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_requ
 		r->negative_prompt = "";
 	const char *texts[] = {r->prompt, r->negative_prompt};
 	for (int i = 0; p->tokenizer && i < dtp_pipeline_passes(p, r); i++) {
-		if (dtp_prompt_make(p->tokenizer, p->text.family->chat, NULL, texts[i], r->max_sequence_length, &prompt, err))
+		if (dtp_prompt_make(p->tokenizer, p->text.family->chat, r->system_message, texts[i], r->max_sequence_length, &prompt, err))
 			return err->code;
 		dtp_prompt_free(&prompt);
 	}
@@ -294,6 +294,11 @@ const char *dtp_pipeline_class(const struct dtp_pipeline *p)
 bool dtp_pipeline_guided(const struct dtp_pipeline *p)
 {
 	return !p->distilled;
+}
+
+bool dtp_pipeline_has_system(const struct dtp_pipeline *p)
+{
+	return dtp_prompt_has_system(p->text.family->chat);
 }
 
 const char *dtp_pipeline_plan(const struct dtp_pipeline *p)

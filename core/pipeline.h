@@ -27,7 +27,8 @@ enum dtp_output { DTP_OUTPUT_PNG, DTP_OUTPUT_LATENT };
 /* One call.  Zero (or negative where zero means something) stands for the model's default; dtp_pipeline_resolve fills in. */
 struct dtp_request {
 	const char *prompt;         /* UTF-8 */
-	const char *negative_prompt;/* NULL: ""; used where an undistilled model is guided by a scale above 1 */
+	const char *negative_prompt;/* NULL: ""; of the second pass, where dtp_pipeline_passes says that there is one */
+	const char *system_message; /* NULL: the one that the model was trained with; where dtp_pipeline_has_system says so */
 	int64_t height, width;      /* pixels; 0: 1024 */
 	int steps;                  /* 0: 4 where the model is distilled, else 50 */
 	double guidance_scale;      /* negative: 4.0 */
@@ -62,6 +63,9 @@ enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_requ
 
 const char *dtp_pipeline_class(const struct dtp_pipeline *p);  /* "Flux2KleinPipeline" */
 bool dtp_pipeline_guided(const struct dtp_pipeline *p);        /* false: distilled, guidance_scale has no effect */
+/* Forward passes per step: 2 with classifier-free guidance, which an undistilled klein has at scales above 1. */
+int dtp_pipeline_passes(const struct dtp_pipeline *p, const struct dtp_request *r);
+bool dtp_pipeline_has_system(const struct dtp_pipeline *p);    /* the prompt's template has a system message */
 const char *dtp_pipeline_plan(const struct dtp_pipeline *p);   /* the transformer plan's source */
 const char *dtp_pipeline_builtin(const struct dtp_pipeline *p);/* name of the family's own plan: "flux2" */
 

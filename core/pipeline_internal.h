@@ -68,7 +68,4 @@ static inline int64_t dtp_token_pixels(const struct dtp_pipeline *p)
 	return 2 * dtp_vae_scale(&p->vae);
 }
 
-/* Forward passes per step: 2 with classifier-free guidance. */
-int dtp_pipeline_passes(const struct dtp_pipeline *p, const struct dtp_request *r);
-
 #endif

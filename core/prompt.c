@@ -102,6 +102,11 @@ enum dtp_code dtp_prompt_make(const struct dtp_tokenizer *tok, enum dtp_template
 	return rc;
 }
 
+bool dtp_prompt_has_system(enum dtp_template tpl)
+{
+	return templates[tpl].system;
+}
+
 void dtp_prompt_free(struct dtp_prompt *p)
 {
 	free(p->ids);

@@ -41,7 +41,7 @@ static enum dtp_code make_prompts(struct dtp_run *r, struct dtp_err *err)
 
 	for (int i = 0; i < r->passes; i++) {
 		if (p->tokenizer) {
-			if (dtp_prompt_make(p->tokenizer, p->text.family->chat, NULL, texts[i], length, &r->prompt[i], err))
+			if (dtp_prompt_make(p->tokenizer, p->text.family->chat, r->req->system_message, texts[i], length, &r->prompt[i], err))
 				return err->code;
 			continue;
 		}

@@ -5,6 +5,7 @@
 
 #include "err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -41,4 +42,5 @@ struct dtp_prompt {
 enum dtp_code dtp_prompt_make(const struct dtp_tokenizer *tok, enum dtp_template tpl, const char *system, const char *text,
 			      int64_t max_length, struct dtp_prompt *out, struct dtp_err *err);
 void dtp_prompt_free(struct dtp_prompt *p);
+bool dtp_prompt_has_system(enum dtp_template tpl);
 #endif

@@ -488,6 +488,31 @@ static void images_of_consecutive_seeds(void **state)
 	}
 }
 
+/* The second pass sees the negative prompt as the first one would see it. */
+static void negative_prompt(void **state)
+{
+	const struct spec *s = *state;
+	struct dtp_st with, alone;
+	char path[2][700], png[700];
+	struct call c;
+
+	snprintf(png, sizeof png, "%s/negative.png", temp_dir());
+	for (int i = 0; i < 2; i++) {
+		snprintf(path[i], sizeof path[i], "%s/negative-%d.safetensors", temp_dir(), i);
+		begin_call(&c, cases[s->which], s->degree, false);
+		give(&c, i ? "--prompt" : "--negative-prompt", "a blue ball on grass");
+		give(&c, "--dump-stages", path[i]);
+		give(&c, "-o", png);
+		end_call(&c);
+	}
+	open_tensors(path[0], &with);
+	open_tensors(path[1], &alone);
+	assert_true(differ(&with, "neg.prompt_embeds", &alone, "text.prompt_embeds", 0).max == 0);
+	assert_true(differ(&with, "text.prompt_embeds", &alone, "text.prompt_embeds", 0).max > 0);
+	dtp_st_close(&with);
+	dtp_st_close(&alone);
+}
+
 /* ---- the list */
 
 static struct CMUnitTest tests[128];
@@ -522,6 +547,7 @@ int main(void)
 	add(latent_file, "latent_file", (struct spec){KLEIN_96, 2, false, false});
 	add(latent_file, "latent_file", (struct spec){KLEIN_96, 2, true, false});
 	add(latent_file, "latent_file", (struct spec){DEV, 2, false, false});
+	add(negative_prompt, "negative_prompt", (struct spec){BASE, 2, false, false});
 	add(images_of_consecutive_seeds, "consecutive_seeds", (struct spec){KLEIN, 2, false, false});
 	return _cmocka_run_group_tests("golden", tests, ntests, NULL, NULL);
 }
