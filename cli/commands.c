@@ -13,6 +13,8 @@ const struct dtp_command dtp_commands[] = {
 	 dtp_cmd_bench},
 	{"plan", "say what goes where, what it takes, whether it fits",
 	 "--model DIR [OPTION]... | plan --diff A B [OPTION]...", DTP_CMD_PLAN, dtp_cmd_plan},
+	{"verify", "compare every layer of a split run with the whole model", "--model DIR [OPTION]...",
+	 DTP_CMD_VERIFY, dtp_cmd_verify},
 	{"inspect", "list the tensors of safetensors files, or check the files", "FILE|DIR [OPTION]...", DTP_CMD_INSPECT,
 	 dtp_cmd_inspect},
 	{"man", "print the manual page in roff, for man -l", "[OPTION]...", DTP_CMD_MAN, dtp_cmd_man},

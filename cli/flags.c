@@ -30,6 +30,13 @@ bool dtp_args_given(const struct dtp_args *args, size_t offset)
 	return false;
 }
 
+void dtp_args_give(struct dtp_args *args, size_t offset)
+{
+	for (int i = 0; i < dtp_noptions; i++)
+		if (dtp_options[i].offset == offset)
+			args->given |= UINT64_C(1) << i;
+}
+
 /* ---- values */
 
 static enum dtp_code parse_int(const struct dtp_option *o, const char *s, int64_t *out, struct dtp_err *err)

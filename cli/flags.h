@@ -20,13 +20,15 @@ enum dtp_opt_kind {
 };
 
 /* Commands as a mask, so that an option can belong to several. */
-enum dtp_command_bit { DTP_CMD_GENERATE = 1, DTP_CMD_BENCH = 2, DTP_CMD_MAN = 4, DTP_CMD_PLAN = 8, DTP_CMD_INSPECT = 16 };
+enum dtp_command_bit { DTP_CMD_GENERATE = 1, DTP_CMD_BENCH = 2, DTP_CMD_MAN = 4, DTP_CMD_PLAN = 8, DTP_CMD_INSPECT = 16,
+	DTP_CMD_VERIFY = 32 };
 #define DTP_CMD_RUN (DTP_CMD_GENERATE | DTP_CMD_BENCH)
-#define DTP_CMD_ASK (DTP_CMD_RUN | DTP_CMD_PLAN) /* they speak of one and the same run */
-#define DTP_CMD_ALL (DTP_CMD_RUN | DTP_CMD_MAN | DTP_CMD_PLAN | DTP_CMD_INSPECT)
+#define DTP_CMD_START (DTP_CMD_RUN | DTP_CMD_VERIFY) /* they start ranks */
+#define DTP_CMD_ASK (DTP_CMD_START | DTP_CMD_PLAN) /* they speak of one and the same run */
+#define DTP_CMD_ALL (DTP_CMD_START | DTP_CMD_MAN | DTP_CMD_PLAN | DTP_CMD_INSPECT)
 
 enum dtp_opt_group { DTP_GROUP_MODEL, DTP_GROUP_PICTURE, DTP_GROUP_OUTPUT, DTP_GROUP_RANKS, DTP_GROUP_BENCH,
-	DTP_GROUP_PLAN, DTP_GROUP_INSPECT, DTP_GROUP_OTHER, DTP_NGROUPS };
+	DTP_GROUP_PLAN, DTP_GROUP_VERIFY, DTP_GROUP_INSPECT, DTP_GROUP_OTHER, DTP_NGROUPS };
 extern const char *const dtp_group_titles[DTP_NGROUPS];
 
 struct dtp_option {
@@ -64,10 +66,11 @@ struct dtp_args {
 	int nwords;
 	int64_t height, width, steps, num_images, max_sequence_length;
 	int64_t tp_degree, dp_degree, threads, repeat;
-	double guidance_scale, timeout, tflops;
+	double guidance_scale, timeout, tflops, tolerance;
 	uint64_t seed;
 	int dtype, device, output_type;
-	bool exact_timesteps, keep_text_encoder, json, quiet, suggest, diff, check, help, version;
+	bool exact_timesteps, keep_text_encoder, json, quiet, suggest, diff, check, free_run, help, version;
+	bool beside_whole; /* set by the command: see struct dtp_options */
 	uint64_t given; /* bit i: row i of the table was given */
 };
 
@@ -77,6 +80,7 @@ enum dtp_code dtp_args_parse(enum dtp_command_bit command, int argc, char **argv
 			     struct dtp_err *err);
 /* Whether the option whose value lies at this offset was given. */
 bool dtp_args_given(const struct dtp_args *args, size_t offset);
+void dtp_args_give(struct dtp_args *args, size_t offset); /* from now on it was */
 #define DTP_GIVEN(args, member) dtp_args_given(args, offsetof(struct dtp_args, member))
 
 /* Whether the table is sound: spellings unique, texts present, ranges and offsets sensible. */

@@ -15,6 +15,7 @@ void dtp_request_make(const struct dtp_args *args, struct dtp_options *options, 
 		.tp_degree = (int)args->tp_degree,
 		.compute = args->dtype == DTP_ARG_FP32 ? DTP_F32 : DTP_BF16,
 		.keep_text_encoder = args->keep_text_encoder,
+		.beside_whole = args->beside_whole,
 	};
 	*request = (struct dtp_request){
 		.prompt = args->prompt ? args->prompt : "",

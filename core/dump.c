@@ -28,12 +28,13 @@ static struct dtp_dump_entry *slot(struct dtp_dump *d, const char *name)
 	return e;
 }
 
-void *dtp_dump_add(struct dtp_dump *d, const char *name, enum dtp_dtype t, int ndim, const int64_t *shape)
+void *dtp_dump_add(struct dtp_dump *d, const char *name, uint64_t depth, enum dtp_dtype t, int ndim, const int64_t *shape)
 {
 	struct dtp_dump_entry *e = slot(d, name);
 	if (!e)
 		return NULL;
 	e->tensor = dtp_tensor_make(NULL, t, ndim, shape);
+	e->depth = depth;
 	size_t bytes = (size_t)dtp_numel(&e->tensor) * dtp_dtype_size(t);
 	return e->tensor.data = calloc(1, bytes ? bytes : 1);
 }

@@ -65,7 +65,7 @@ static enum dtp_code load(struct dtp_run *r, int which, struct dtp_err *err)
 	struct dtp_component *c = &r->p->component[which];
 	int rank = dtp_component_rank(c, r->tp->rank);
 
-	if (c->loaded)
+	if (c->loaded || (r->p->streamed && which != DTP_VAE))
 		return DTP_OK;
 	struct timer t = phase_begin(r);
 	stage(r, DTP_PHASE_LOAD, names[which]);
@@ -91,7 +91,7 @@ static void readahead(const struct dtp_run *r, int which)
 {
 	const struct dtp_component *c = &r->p->component[which];
 	int rank = dtp_component_rank(c, r->tp->rank);
-	if (!c->loaded && (c->degree > 1 || r->tp->rank == 0))
+	if (!c->loaded && !r->p->streamed && (c->degree > 1 || r->tp->rank == 0))
 		dtp_weights_readahead(c->tree, &c->st, c->prefix, rank, c->degree, UINT64_MAX);
 }
 
@@ -305,7 +305,7 @@ enum dtp_code dtp_session_draw(struct dtp_session *s, struct dtp_run *r, int ima
 	rc = outcome(r, rc, err);
 	if (!rc)
 		rc = dtp_barrier(r->tp, err);
-	if (!rc && r->ctx.dump && r->tp->rank == 0)
+	if (!rc && r->ctx.dump == &r->dump && r->tp->rank == 0)
 		rc = dtp_dump_write(&r->dump, r->req->dump_stages, err);
 	return rc;
 }

@@ -38,6 +38,20 @@ static bool expect(struct dtp_ctx *c, bool condition, const char *op, struct dtp
 	return false;
 }
 
+static void before(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor in)
+{
+	if (c->observer && dtp_ok(c))
+		c->observer->before(c->observer->arg, c, l, in);
+}
+
+static void after(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor out)
+{
+	if (c->observer && dtp_ok(c))
+		c->observer->after(c->observer->arg, c, l, out);
+}
+
+static const struct dtp_tensor nothing;
+
 /* ---- scratch */
 
 struct dtp_tensor dtp_new(struct dtp_ctx *c, enum dtp_dtype t, int ndim, const int64_t *shape)
@@ -112,18 +126,22 @@ static void product(struct dtp_ctx *c, struct dtp_tensor out, const struct dtp_l
 struct dtp_tensor dtp_linear_sum(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x)
 {
 	struct dtp_tensor y = dtp_new(c, DTP_F32, 2, (int64_t[]){x.shape[0], l->out});
+	before(c, l, x);
 	product(c, y, l, x);
 	if (l->reduce) {
 		reduce(c, y);
 		add_bias(c, y, l->bias);
 	}
+	after(c, l, y);
 	return y;
 }
 
 void dtp_linear_into(struct dtp_ctx *c, struct dtp_tensor out, const struct dtp_layer *l, struct dtp_tensor x)
 {
 	if (!l->reduce) {
+		before(c, l, x);
 		product(c, out, l, x);
+		after(c, l, out);
 		return;
 	}
 	uint64_t mark = dtp_arena_mark(&c->scratch);
@@ -142,12 +160,14 @@ struct dtp_tensor dtp_embed(struct dtp_ctx *c, const struct dtp_layer *l, const 
 {
 	struct dtp_tensor y = dtp_new2(c, n, l->in);
 	double start;
+	before(c, l, nothing);
 	if (begin(c, &start)) {
 		c->be->ops->embedding(c->be, y, ids, l->weight, l->out_begin, &c->err);
 		end(c, DTP_OP_COPY, start, 0, 0);
 	}
 	if (l->reduce)
 		reduce(c, y); /* one term is not zero, so that the sum is exact in any dtype */
+	after(c, l, y);
 	return y;
 }
 
@@ -169,10 +189,12 @@ struct dtp_tensor dtp_rms_norm(struct dtp_ctx *c, const struct dtp_layer *l, str
 {
 	struct dtp_tensor y = dtp_new2(c, x.shape[0], x.shape[1]);
 	double start;
+	before(c, l, x);
 	if (begin(c, &start) && expect(c, l->out == x.shape[1], l->module->name, x, y)) {
 		c->be->ops->rms_norm(c->be, y, x, l->weight, eps, &c->err);
 		end(c, DTP_OP_NORM, start, 0, 0);
 	}
+	after(c, l, y);
 	return y;
 }
 
@@ -183,8 +205,14 @@ void dtp_qk_norm_rope(struct dtp_ctx *c, struct dtp_tensor x, const struct dtp_l
 	if (!begin(c, &start) || !expect(c, rope->cos.shape[0] == x.shape[0] && 2 * rope->cos.shape[1] == x.shape[2], "rotary embedding",
 					 x, rope->cos))
 		return;
+	if (norm)
+		before(c, norm, nothing);
+	if (!dtp_ok(c))
+		return;
 	c->be->ops->qk_norm_rope(c->be, x, norm ? norm->weight : NULL, eps, rope->kind, rope->cos, rope->sin, &c->err);
 	end(c, DTP_OP_NORM, start, 0, 0);
+	if (norm)
+		after(c, norm, x);
 }
 
 void dtp_attend(struct dtp_ctx *c, struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k, struct dtp_tensor v,

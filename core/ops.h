@@ -13,6 +13,7 @@
 #include "monitor.h"
 
 struct dtp_dump;
+struct dtp_split;
 
 /* Counted by every operation: for `bench` and the fit report. */
 enum dtp_op { DTP_OP_LINEAR, DTP_OP_ATTENTION, DTP_OP_CONV, DTP_OP_NORM, DTP_OP_POINTWISE, DTP_OP_REDUCE, DTP_OP_COPY,
@@ -22,6 +23,21 @@ struct dtp_opstat {
 	double flops, bytes, seconds; /* bytes: of REDUCE on the wire; seconds only while ctx->timing */
 };
 
+struct dtp_ctx;
+
+/* Watches the layers of a forward pass at work, from within the operations: the forward pass knows nothing of it.  What is
+ * pointed to may be changed: a layer's weights need be there only after `before`, and values that are written into a tensor are
+ * those that the pass goes on with.  Convolutions and group norms, which no plan splits, are not watched. */
+struct dtp_observer {
+	void *arg;
+	/* A layer is about to be used on `in` (data NULL: token ids, or heads that are normed in place). */
+	void (*before)(void *arg, struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor in);
+	/* What it gave, summed over the ranks: tokens [M, columns], or heads [M, heads, dim] normed in place. */
+	void (*after)(void *arg, struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor out);
+	/* A stage (below) was passed. */
+	void (*stage)(void *arg, struct dtp_ctx *c, struct dtp_tensor x, const char *name);
+};
+
 struct dtp_ctx {
 	struct dtp_backend *be;
 	struct dtp_comm *tp;
@@ -29,6 +45,7 @@ struct dtp_ctx {
 	const struct dtp_monitor *mon;
 	const struct dtp_tree *tree;/* of the model that runs: how its columns are split */
 	struct dtp_dump *dump;      /* NULL unless stages are recorded */
+	const struct dtp_observer *observer; /* NULL as a rule */
 	bool timing;
 	struct dtp_opstat stat[DTP_NOPS];
 	struct dtp_err err;
@@ -37,6 +54,12 @@ struct dtp_ctx {
 static inline bool dtp_ok(const struct dtp_ctx *c)
 {
 	return c->err.code == DTP_OK;
+}
+
+/* How many products and convolutions have been computed: how far rounding has come. */
+static inline uint64_t dtp_depth(const struct dtp_ctx *c)
+{
+	return c->stat[DTP_OP_LINEAR].calls + c->stat[DTP_OP_CONV].calls;
 }
 
 /* A dense scratch tensor; valid until the arena is released below it. */
@@ -89,6 +112,8 @@ void dtp_quantise(struct dtp_ctx *c, uint8_t *rgb, struct dtp_tensor picture);
 /* ---- stages, recorded for --dump-stages under the names of the reference; no-ops when nothing is recorded.  All ranks
  * call them, since columns that are split over the ranks are gathered into the unsplit order; rank 0 keeps the result. */
 enum dtp_columns { DTP_WHOLE, DTP_OUT_OF /* the columns are `l`'s output rows */, DTP_INTO /* `l`'s input columns */ };
+/* Which of the whole model's columns rank r has of such a tensor: dim -1 when all. */
+void dtp_stage_columns(const struct dtp_ctx *c, enum dtp_columns side, const struct dtp_layer *l, int r, struct dtp_split *s);
 /* Tokens x [M, cols] -> [1, M, cols]; x [M, heads, dim] -> [1, M, heads, dim]. */
 void dtp_stage(struct dtp_ctx *c, struct dtp_tensor x, enum dtp_columns side, const struct dtp_layer *l, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));

@@ -193,6 +193,7 @@ enum dtp_code dtp_pipeline_open(const struct dtp_options *o, const struct dtp_mo
 	p->tp_degree = o->tp_degree;
 	p->compute = o->compute;
 	p->keep_text_encoder = o->keep_text_encoder;
+	p->beside_whole = o->beside_whole;
 	p->mon = mon;
 	if (check_folder(p->model, err) || read_index(p, err) || open_models(p, err) || check_classes(p, err) ||
 	    apply_plans(p, o->tp_plan, err) || check_weights(p, err) || (!o->no_tokenizer && open_tokenizer(p, err))) {

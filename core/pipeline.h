@@ -19,6 +19,7 @@ struct dtp_options {
 	int tp_degree;
 	enum dtp_dtype compute;    /* BF16 or F32 */
 	bool keep_text_encoder;    /* false: freed before the transformer loads */
+	bool beside_whole;         /* rank 0 computes the whole model too, a layer at a time (verify.h): counts in predictions */
 	bool no_tokenizer;         /* it is not read: the pipeline can be predicted, not run */
 };
 

@@ -41,7 +41,7 @@ struct dtp_pipeline {
 	char *model;
 	int tp_degree;
 	enum dtp_dtype compute;
-	bool keep_text_encoder;
+	bool keep_text_encoder, beside_whole;
 	const struct dtp_monitor *mon;
 	const struct dtp_family *family;
 	bool distilled;
@@ -52,6 +52,11 @@ struct dtp_pipeline {
 	struct dtp_tokenizer *tokenizer;
 	struct dtp_plan plan, text_plan;
 	struct dtp_component component[DTP_COMPONENTS];
+	/* For verify: who watches the passes, whether it brings the weights of all but the VAE itself, and where stages are kept
+	 * (NULL: where the request says). */
+	const struct dtp_observer *observer;
+	bool streamed;
+	struct dtp_dump *stages;
 	struct dtp_phase_report report[DTP_MAX_REPORTS];
 	int nreports;
 };

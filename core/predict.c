@@ -72,6 +72,51 @@ enum dtp_code dtp_pipeline_cost(struct dtp_pipeline *p, const struct dtp_request
 	return rc;
 }
 
+static uint64_t most(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* The largest layer, all its parameters. */
+static uint64_t largest_layer(const struct dtp_tree *t, struct dtp_backend *be)
+{
+	uint64_t largest = 0;
+	struct dtp_param param;
+	struct dtp_split all;
+
+	for (int i = 0; i < t->n; i++) {
+		uint64_t bytes = 0;
+		for (int k = 0; t->modules[i].needed && dtp_module_param(&t->modules[i], k, &param); k++) {
+			dtp_placement(t, &param, 0, 1, &all);
+			bytes += dtp_weights_param_memory(&param, &all, be);
+		}
+		largest = most(largest, bytes);
+	}
+	return largest;
+}
+
+/* The whole model beside rank 0's part, a layer at a time (whole.h): in every phase, since it enters the next one later. */
+static enum dtp_code add_whole(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_backend *be,
+			       struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
+{
+	uint64_t scratch[DTP_COMPONENTS], layer = 0;
+	struct dtp_phase_cost cost[DTP_COMPONENTS];
+	int degree = p->tp_degree;
+
+	if (dtp_pipeline_set_degree(p, 1, err))
+		return err->code;
+	enum dtp_code rc = run_dry(p, req, 0, scratch, cost, err);
+	for (int i = 0; i < DTP_VAE; i++)
+		layer = most(layer, largest_layer(p->component[i].tree, be));
+	dtp_pipeline_set_degree(p, degree, NULL);
+	for (int i = 0; i < DTP_COMPONENTS && !rc; i++) {
+		out[i].weights += layer;
+		out[i].scratch += most(scratch[DTP_TEXT], scratch[DTP_TRANSFORMER]) + dtp_run_embeds_bytes(p, req);
+		out[i].staging += DTP_STAGING_BYTES;
+	}
+	return rc;
+}
+
 enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
 				  struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
 {
@@ -98,6 +143,7 @@ enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_reque
 		out[DTP_VAE].weights += out[DTP_TRANSFORMER].weights;
 		out[DTP_VAE].scratch += out[DTP_TRANSFORMER].scratch;
 	}
+	enum dtp_code rc = p->beside_whole && rank == 0 ? add_whole(p, req, dry, out, err) : DTP_OK;
 	dry->ops->destroy(dry);
-	return DTP_OK;
+	return rc;
 }

@@ -76,7 +76,8 @@ enum dtp_code dtp_run_init(struct dtp_run *r, struct dtp_pipeline *p, const stru
 
 	*r = (struct dtp_run){.p = p, .req = req, .tp = tp, .passes = dtp_pipeline_passes(p, req)};
 	r->ctx = (struct dtp_ctx){.be = be, .tp = tp, .mon = mon, .timing = !be->dry, .err = DTP_ERR_INIT,
-				  .dump = req->dump_stages ? &r->dump : NULL};
+				  .dump = p->stages ? p->stages : req->dump_stages ? &r->dump : NULL,
+				  .observer = be->dry ? NULL : p->observer};
 	r->h = req->height / unit;
 	r->w = req->width / unit;
 	r->tokens = r->h * r->w;
@@ -95,7 +96,7 @@ static void dump_host(struct dtp_run *r, const char *name, enum dtp_dtype t, int
 {
 	if (!r->ctx.dump || r->ctx.be->dry || r->tp->rank != 0)
 		return;
-	void *p = dtp_dump_add(&r->dump, name, t, ndim, shape);
+	void *p = dtp_dump_add(r->ctx.dump, name, dtp_depth(&r->ctx), t, ndim, shape);
 	size_t n = dtp_dtype_size(t);
 	for (int d = 0; d < ndim; d++)
 		n *= (size_t)shape[d];

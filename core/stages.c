@@ -33,8 +33,7 @@ static float *to_host(struct dtp_ctx *c, struct dtp_tensor x)
 	return host;
 }
 
-/* Which of the unsplit columns rank r holds; dim -1 when all. */
-static void columns(const struct dtp_ctx *c, enum dtp_columns side, const struct dtp_layer *l, int r, struct dtp_split *s)
+void dtp_stage_columns(const struct dtp_ctx *c, enum dtp_columns side, const struct dtp_layer *l, int r, struct dtp_split *s)
 {
 	struct dtp_param weight;
 	int dim = side == DTP_OUT_OF ? 0 : 1;
@@ -54,11 +53,11 @@ static float *gather(struct dtp_ctx *c, float *local, int64_t rows, enum dtp_col
 	struct dtp_split s;
 	int64_t most = 0;
 	for (int r = 0; r < c->tp->size; r++) {
-		columns(c, side, l, r, &s);
+		dtp_stage_columns(c, side, l, r, &s);
 		if (dtp_split_length(&s) > most)
 			most = dtp_split_length(&s);
 	}
-	columns(c, side, l, c->tp->rank, &s);
+	dtp_stage_columns(c, side, l, c->tp->rank, &s);
 	int64_t mine = dtp_split_length(&s), slot = rows * most;
 	float *send = calloc((size_t)slot + 1, sizeof *send), *recv = calloc((size_t)(slot * c->tp->size) + 1, sizeof *recv);
 	float *out = calloc((size_t)(rows * total) + 1, sizeof *out);
@@ -69,7 +68,7 @@ static float *gather(struct dtp_ctx *c, float *local, int64_t rows, enum dtp_col
 		dtp_all_gather(c->tp, recv, send, slot, DTP_F32, &c->err);
 	}
 	for (int r = 0; dtp_ok(c) && r < c->tp->size; r++) {
-		columns(c, side, l, r, &s);
+		dtp_stage_columns(c, side, l, r, &s);
 		int64_t n = dtp_split_length(&s), at = 0;
 		for (int k = 0; k < s.nruns; k++) {
 			int64_t len = s.run[k].end - s.run[k].begin;
@@ -89,7 +88,7 @@ static void keep(struct dtp_ctx *c, const char *name, const float *values, int n
 {
 	if (!values || !dtp_ok(c) || c->tp->rank != 0)
 		return;
-	float *p = dtp_dump_add(c->dump, name, DTP_F32, ndim, shape);
+	float *p = dtp_dump_add(c->dump, name, dtp_depth(c), DTP_F32, ndim, shape);
 	if (!p) {
 		dtp_fail(&c->err, DTP_FAILED, "out of memory for recorded stage '%s'", name);
 		return;
@@ -117,7 +116,7 @@ static float *whole(struct dtp_ctx *c, struct dtp_tensor x, enum dtp_columns sid
 	*cols = x.ndim == 3 ? x.shape[1] * x.shape[2] : x.shape[1];
 	if (!host)
 		return NULL;
-	columns(c, side, l, c->tp->rank, &s);
+	dtp_stage_columns(c, side, l, c->tp->rank, &s);
 	if (s.dim < 0)
 		return host;
 	*cols = l->module->shape[s.dim];
@@ -128,9 +127,13 @@ void dtp_stage(struct dtp_ctx *c, struct dtp_tensor x, enum dtp_columns side, co
 {
 	char name[256];
 	int64_t cols;
-	if (!c->dump || !dtp_ok(c))
+	if ((!c->dump && !c->observer) || !dtp_ok(c))
 		return;
 	NAME(name, fmt);
+	if (c->observer)
+		c->observer->stage(c->observer->arg, c, x, name);
+	if (!c->dump)
+		return;
 	float *host = whole(c, x, side, l, &cols);
 	if (x.ndim == 3)
 		keep(c, name, host, 4, (int64_t[]){1, x.shape[0], cols / x.shape[2], x.shape[2]});

@@ -1,53 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every plan style with biases, on 1 to 4 ranks: file -> placement -> loader -> operation -> sum, against plain loops over the
  * whole weights.  The ranks are threads here, each with a backend of its own. */
-#include "support.h"
+#include "thread_comm.h"
 
 #include "ops.h"
 #include "plan.h"
 #include "safetensors.h"
 #include "weights.h"
 
-#include <pthread.h>
-
 #define M 5      /* tokens */
 #define IN 10
 #define B0 12    /* blocks of the packed layers; 1, 2, 3 and 4 divide them */
 #define B1 24
 #define OUT 7
-#define MAX_RANKS 4
-
-/* ---- a communicator between threads */
-
-struct hub {
-	pthread_barrier_t barrier;
-	const float *part[MAX_RANKS];
-};
-
-struct thread_comm {
-	struct dtp_comm base;
-	struct hub *hub;
-};
-
-static enum dtp_code all_reduce(struct dtp_comm *c, void *buf, int64_t count, enum dtp_dtype t, struct dtp_err *err)
-{
-	struct hub *h = ((struct thread_comm *)c)->hub;
-	float *sum = calloc((size_t)count, sizeof *sum);
-
-	if (t != DTP_F32)
-		return dtp_fail(err, DTP_FAILED, "partial sums are F32");
-	h->part[c->rank] = buf;
-	pthread_barrier_wait(&h->barrier);
-	for (int r = 0; r < c->size; r++)
-		for (int64_t i = 0; i < count; i++)
-			sum[i] += h->part[r][i];
-	pthread_barrier_wait(&h->barrier);
-	memcpy(buf, sum, (size_t)count * sizeof *sum);
-	free(sum);
-	return DTP_OK;
-}
-
-static const struct dtp_comm_ops thread_ops = {.name = "threads", .all_reduce = all_reduce};
+#define MAX_RANKS MAX_THREAD_RANKS
 
 /* ---- the model: two layers that a pair of styles splits, or one that cuts its own input */
 
@@ -208,7 +174,7 @@ static void check(const struct style_case *c, int size, enum dtp_dtype type)
 	write_weights(path, &d, c->pair);
 	pthread_barrier_init(&hub.barrier, NULL, (unsigned)size);
 	for (int i = 0; i < size; i++) {
-		ranks[i] = (struct rank){.comm = {{i, size, &thread_ops, &dtp_monitor_none}, &hub}, .c = c, .d = &d, .path = path,
+		ranks[i] = (struct rank){.comm = thread_comm_make(i, size, &hub), .c = c, .d = &d, .path = path,
 					 .type = type, .err = DTP_ERR_INIT};
 		assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
 	}

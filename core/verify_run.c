@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A pipeline's run against the whole model's: both are the ordinary run of the pipeline, watched. */
+#include "verify.h"
+
+#include "pipeline_internal.h"
+
+/* What the whole model's run tells nobody: the ranks' own run speaks for both.  Its heartbeats count. */
+static void no_stage(void *arg, enum dtp_phase phase, const char *text)
+{
+	(void)arg, (void)phase, (void)text;
+}
+
+static void no_progress(void *arg, uint64_t done, uint64_t total)
+{
+	(void)arg, (void)done, (void)total;
+}
+
+static void no_text(void *arg, const char *text)
+{
+	(void)arg, (void)text;
+}
+
+static enum dtp_code no_image(void *arg, const struct dtp_image *image, struct dtp_err *err)
+{
+	(void)arg, (void)image, (void)err;
+	return DTP_OK;
+}
+
+struct alone {
+	const struct dtp_verify_job *job;
+	struct dtp_monitor mon;
+};
+
+/* In the thread: as the only rank of a mesh of its own. */
+static enum dtp_code run_alone(void *arg, const struct dtp_observer *o, struct dtp_err *err)
+{
+	static const int sizes[DTP_MESH_DIMS] = {1, 1, 1, 1};
+	struct alone *a = arg;
+	struct dtp_pipeline *p = a->job->whole;
+	struct dtp_mesh mesh = {0};
+	struct dtp_comm *one;
+
+	if (dtp_comm_single(&a->mon, &one, err))
+		return err->code;
+	if (!dtp_mesh_make(one, sizes, &mesh, err)) {
+		p->observer = o;
+		p->streamed = true;
+		dtp_pipeline_run(p, a->job->request, a->job->whole_backend, &mesh, &a->mon, a->job->node_threads, no_image, NULL,
+				 err);
+		p->observer = NULL;
+	}
+	dtp_mesh_free(&mesh);
+	dtp_comm_destroy(one);
+	return err->code;
+}
+
+static enum dtp_code compare(const struct dtp_verify_job *job, struct dtp_whole *whole, struct dtp_verify_report *report,
+			     struct dtp_err *err)
+{
+	struct dtp_verify *v;
+	struct dtp_comm *tp = job->mesh->dim[DTP_MESH_TP];
+
+	if (dtp_verify_new(&job->options, tp, job->backend, whole, job->whole_backend, report, &v, err))
+		return err->code;
+	job->pipeline->observer = dtp_verify_observer(v);
+	dtp_pipeline_run(job->pipeline, job->request, job->backend, job->mesh, job->mon, job->node_threads, no_image, NULL, err);
+	job->pipeline->observer = NULL;
+	dtp_verify_free(v);
+	return err->code;
+}
+
+enum dtp_code dtp_verify_run(const struct dtp_verify_job *job, struct dtp_verify_report *report, struct dtp_err *err)
+{
+	struct alone alone = {job, *job->mon};
+	struct dtp_whole_source sources[DTP_COMPONENTS];
+	struct dtp_whole *whole = NULL;
+	struct dtp_point event;
+
+	alone.mon.stage = no_stage;
+	alone.mon.progress = no_progress;
+	alone.mon.note = alone.mon.warn = no_text;
+	*report = (struct dtp_verify_report){0};
+	if (job->whole) {
+		for (int i = 0; i < DTP_VAE; i++) {
+			struct dtp_component *c = &job->whole->component[i];
+			sources[i] = (struct dtp_whole_source){c->tree, &c->st, c->prefix};
+		}
+		struct dtp_whole_job other = {run_alone, &alone, sources, DTP_VAE, job->options.free_run};
+		if (dtp_whole_start(&other, &whole, err))
+			return err->code;
+	}
+	compare(job, whole, report, err);
+	if (whole && !err->code) {
+		if (!dtp_whole_next(whole, &event, err) && event.kind != DTP_POINT_END)
+			dtp_fail(err, DTP_FAILED, "internal error: one rank computes more than the ranks together");
+		report->whole = dtp_whole_stats(whole);
+	}
+	dtp_whole_stop(whole);
+	return err->code;
+}
