@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# make [V=1] [SANITIZE=address,undefined|thread]; make test; make test-long; make man; make install
+# make [V=1] [SANITIZE=address,undefined|thread]; make test; make test-long; make fuzz; make man; make install
 CC ?= gcc
 CXX ?= g++
 PREFIX ?= /usr/local
@@ -75,6 +75,21 @@ man: $(B)/difftp
 bench-ops: $(B)/tests/bench_ops
 	$< $(ARGS)
 
+# The parsers of foreign bytes under libFuzzer, with clang; make fuzz FUZZ_SECONDS=60 also runs each for as long.
+FUZZ := build/fuzz
+FUZZ_CFLAGS := -std=c11 -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+$(FUZZ)/%.o: core/%.c
+	@mkdir -p $(@D)
+	$(call say,FUZZ)
+	$(Q)clang $(CPPFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer-no-link -MMD -MP -c -o $@ $<
+$(FUZZ)/core.a: $(patsubst core/%.c,$(FUZZ)/%.o,$(wildcard core/*.c))
+	$(Q)rm -f $@ && $(AR) qcs $@ $^
+$(FUZZ)/fuzz_%: tests/fuzz/fuzz_%.c $(FUZZ)/core.a $(B)/plans.o
+	$(call say,FUZZ)
+	$(Q)clang $(CPPFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
+fuzz: $(patsubst tests/fuzz/%.c,$(FUZZ)/%,$(wildcard tests/fuzz/fuzz_*.c))
+	$(if $(FUZZ_SECONDS),sh tests/fuzz/run.sh $(FUZZ_SECONDS) $^)
+
 install: difftp
 	install -D -m 755 difftp $(DESTDIR)$(PREFIX)/bin/difftp
 	install -D -m 644 docs/difftp.1 $(DESTDIR)$(PREFIX)/share/man/man1/difftp.1
@@ -83,6 +98,6 @@ uninstall:
 clean:
 	rm -rf build difftp
 
-.PHONY: all tests test test-long man bench-ops install uninstall clean
+.PHONY: all tests test test-long man bench-ops fuzz install uninstall clean
 .SECONDARY:
 -include $(shell find build -name '*.d' 2>/dev/null)

@@ -6,6 +6,8 @@ set -eu
 # compiler and make; the libraries of the program; the tests' framework, and pgrep for them
 packages="gcc g++ make pkg-config libdnnl-dev libgloo-dev libcjson-dev libpcre2-dev libutf8proc-dev libpng-dev
 zlib1g-dev nettle-dev libcmocka-dev procps"
+# what the long tests check with: libFuzzer, memcheck
+packages="$packages clang libclang-rt-dev valgrind"
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
 	echo "install-deps: this is no Debian or Ubuntu; install what these packages hold: $packages" >&2
