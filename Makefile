@@ -8,7 +8,7 @@ comma := ,
 VARIANT := $(if $(SANITIZE),san-$(subst $(comma),-,$(SANITIZE)),release)
 B := build/$(VARIANT)
 
-PKGS := libcjson libpcre2-8 libutf8proc libpng zlib nettle
+PKGS := libcjson libpcre2-8 libutf8proc libpng libjpeg libwebp libwebpdemux zlib nettle
 CPPFLAGS += -D_GNU_SOURCE -Icore -Icli $(shell pkg-config --cflags $(PKGS))
 WARN := -Wall -Wextra -Werror -Wshadow -Wvla
 SAN := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer -DDTP_SANITIZE)

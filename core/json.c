@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "json.h"
+#include "infile.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define DEFAULT_MAX_BYTES ((size_t)64 << 20)
 #define EXACT 9007199254740992.0 /* 2^53: whole numbers beyond it are not exact in a double */
@@ -97,68 +94,15 @@ enum dtp_code dtp_json_parse(const char *path, const char *text, size_t len, str
 	return rc;
 }
 
-/* Until the end, so that pipes work too.  *text is malloc'd and terminated. */
-static enum dtp_code read_all(const char *path, int fd, size_t max, char **text, size_t *len, struct dtp_err *err)
-{
-	struct stat st;
-	size_t cap = 4096, n = 0;
-
-	if (fstat(fd, &st))
-		return dtp_fail(err, DTP_FAILED, "cannot read '%s': %s", path, strerror(errno));
-	if (S_ISDIR(st.st_mode))
-		return dtp_fail(err, DTP_REFUSED, "'%s' is a folder, expected a JSON file", path);
-	if (S_ISREG(st.st_mode) && st.st_size > 0) {
-		if ((uintmax_t)st.st_size > max)
-			return dtp_fail(err, DTP_REFUSED, "'%s' has %lld bytes, a JSON file here has at most %zu", path,
-					(long long)st.st_size, max);
-		cap = (size_t)st.st_size + 2; /* one more, to see the end at once, and the '\0' */
-	}
-	char *buf = NULL;
-	for (;;) {
-		char *bigger = realloc(buf, cap);
-		if (!bigger) {
-			free(buf);
-			return dtp_fail(err, DTP_FAILED, "cannot read '%s': out of memory", path);
-		}
-		buf = bigger;
-		ssize_t got = read(fd, buf + n, cap - 1 - n);
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got < 0) {
-			enum dtp_code rc = dtp_fail(err, DTP_FAILED, "cannot read '%s': %s", path, strerror(errno));
-			free(buf);
-			return rc;
-		}
-		if (got == 0)
-			break;
-		n += (size_t)got;
-		if (n > max) {
-			free(buf);
-			return dtp_fail(err, DTP_REFUSED, "'%s' has more than the %zu bytes that a JSON file here may have",
-					path, max);
-		}
-		if (n == cap - 1)
-			cap *= 2;
-	}
-	buf[n] = '\0';
-	*text = buf;
-	*len = n;
-	return DTP_OK;
-}
-
 enum dtp_code dtp_json_load(const char *path, size_t max_bytes, struct dtp_json *doc, struct dtp_err *err)
 {
-	char *text = NULL;
-	size_t len = 0;
+	char *text;
+	size_t len;
 
 	*doc = (struct dtp_json){0};
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return dtp_fail(err, DTP_REFUSED, "cannot open '%s': %s", path, strerror(errno));
-	enum dtp_code rc = read_all(path, fd, max_bytes ? max_bytes : DEFAULT_MAX_BYTES, &text, &len, err);
-	close(fd);
-	if (rc == DTP_OK)
-		rc = parse_terminated(path, text, len, doc, err);
+	if (dtp_infile_read(path, "a JSON file", max_bytes ? max_bytes : DEFAULT_MAX_BYTES, &text, &len, err))
+		return err ? err->code : DTP_FAILED;
+	enum dtp_code rc = parse_terminated(path, text, len, doc, err);
 	free(text);
 	return rc;
 }

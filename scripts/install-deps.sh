@@ -5,7 +5,7 @@ set -eu
 
 # compiler and make; the libraries of the program; the tests' framework, and pgrep for them
 packages="gcc g++ make pkg-config libdnnl-dev libgloo-dev libcjson-dev libpcre2-dev libutf8proc-dev libpng-dev
-zlib1g-dev nettle-dev libcmocka-dev procps"
+libjpeg-dev libwebp-dev zlib1g-dev nettle-dev libcmocka-dev procps"
 # what the long tests check with: libFuzzer, memcheck
 packages="$packages clang libclang-rt-dev valgrind"
 

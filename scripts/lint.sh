@@ -42,8 +42,9 @@ sources=$(find core cli cuda tests scripts -name '*.c' -o -name '*.h' -o -name '
 	verdict core_has_no_gpu_header "$(find_in 'include [<"](cuda|nccl|cublas|cudnn)' $core $cli)"
 	verdict onednn_in_the_cpu_backend_only "$(find_in 'include [<"](dnnl|oneapi)' $(find core cli -name '*.[ch]' ! -path 'core/cpu/*'))"
 	verdict gloo_in_one_file "$(find_in 'include [<"]gloo/' $(find core cli -name '*.[ch]' -o -name '*.cc' ! -name comm_gloo.cc))"
-	verdict png_in_one_file "$(find_in 'include <png' $(find core cli -name '*.[ch]' ! -name image.c))"
 	verdict nettle_in_one_place "$(find_in 'include <nettle' $(find core cli -name '*.[ch]' ! -name 'hash.h'))"
+	verdict image_libraries_in_their_files "$(find_in 'include <(png|jpeglib|jerror|webp/)' $(find core cli -name '*.[ch]' \
+		! -name image.c ! -name image_png.c ! -name image_jpeg.c ! -name image_webp.c))"
 	verdict json_is_parsed_in_one_place "$(find_in 'cJSON_Parse' $(find core cli -name '*.c' ! -name json.c))"
 
 	# ---- what core leaves to cli

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole input files in memory. */
+#ifndef DTP_INFILE_H
+#define DTP_INFILE_H
+
+#include "err.h"
+
+#include <stddef.h>
+
+/* Reads to the end, so that pipes work too.  *bytes is malloc'd and ends in a '\0' that *len does not count.  what: "a JSON file",
+ * for messages.  DTP_REFUSED when the file cannot be opened, is a folder, or has more than max bytes. */
+enum dtp_code dtp_infile_read(const char *path, const char *what, size_t max, char **bytes, size_t *len, struct dtp_err *err);
+#endif
