@@ -227,6 +227,7 @@ static enum dtp_code print_json(const struct dtp_rank *r, const struct measured 
 	cJSON_AddNumberToObject(o, "width", (double)r->request.width);
 	cJSON_AddNumberToObject(o, "steps", r->request.steps);
 	cJSON_AddNumberToObject(o, "num_images", r->request.num_images);
+	cJSON_AddNumberToObject(o, "reference_images", r->request.nimages);
 	cJSON_AddNumberToObject(o, "max_sequence_length", (double)r->request.max_sequence_length);
 	cJSON_AddStringToObject(o, "seed", seed);
 	cJSON_AddNumberToObject(o, "repeat", (double)r->args->repeat);

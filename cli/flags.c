@@ -123,6 +123,16 @@ static enum dtp_code parse_choice(const struct dtp_option *o, const char *s, int
 	return DTP_OK;
 }
 
+static enum dtp_code add_item(const struct dtp_option *o, const char *s, struct dtp_list *list, struct dtp_err *err)
+{
+	if (!*s)
+		return dtp_fail(err, DTP_REFUSED, "option '--%s': the value is empty", o->name);
+	if (list->n == (int)o->max)
+		return dtp_fail(err, DTP_REFUSED, "option '--%s' is given more than %d times", o->name, (int)o->max);
+	list->item[list->n++] = s;
+	return DTP_OK;
+}
+
 static enum dtp_code set_value(const struct dtp_option *o, const char *s, struct dtp_args *args, struct dtp_err *err)
 {
 	void *to = (char *)args + o->offset;
@@ -143,6 +153,8 @@ static enum dtp_code set_value(const struct dtp_option *o, const char *s, struct
 		if (!*s)
 			return dtp_fail(err, DTP_REFUSED, "option '--%s': the path is empty", o->name);
 		break;
+	case DTP_OPT_LIST:
+		return add_item(o, s, to, err);
 	case DTP_OPT_STRING:
 		break;
 	}
@@ -359,7 +371,7 @@ static bool unique_name(void *arg, const char *word, size_t len)
 static enum dtp_code check_row(const struct dtp_option *o, struct dtp_err *err)
 {
 	size_t text = o->text ? strlen(o->text) : 0;
-	bool number = o->kind == DTP_OPT_INT || o->kind == DTP_OPT_FLOAT;
+	bool number = o->kind == DTP_OPT_INT || o->kind == DTP_OPT_FLOAT || o->kind == DTP_OPT_LIST;
 	bool valued = o->kind != DTP_OPT_SWITCH && o->kind != DTP_OPT_CHOICE;
 
 	if (!text || o->text[text - 1] == '.')
@@ -367,7 +379,7 @@ static enum dtp_code check_row(const struct dtp_option *o, struct dtp_err *err)
 	if (!o->commands || o->offset >= sizeof(struct dtp_args) || o->group >= DTP_NGROUPS)
 		return dtp_fail(err, DTP_FAILED, "option '--%s': no command, place or group", o->name);
 	if (valued != (o->value != NULL) || (o->kind == DTP_OPT_CHOICE) != (o->choices != NULL) ||
-	    number != (o->min < o->max))
+	    number != (o->min < o->max) || (o->kind == DTP_OPT_LIST && o->max > DTP_MAX_LIST))
 		return dtp_fail(err, DTP_FAILED, "option '--%s': value, choices or range do not fit its kind", o->name);
 	for (const struct dtp_option *p = dtp_options; p < o; p++)
 		if (p->offset == o->offset || (o->letter && p->letter == o->letter))

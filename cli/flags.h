@@ -16,7 +16,8 @@ enum dtp_opt_kind {
 	DTP_OPT_FLOAT,  /* double within [min, max], finite */
 	DTP_OPT_STRING, /* const char *, into argv */
 	DTP_OPT_PATH,   /* const char *, into argv, not empty */
-	DTP_OPT_CHOICE  /* int: index into choices */
+	DTP_OPT_CHOICE, /* int: index into choices */
+	DTP_OPT_LIST    /* struct dtp_list: may be given at most `max` times; none is empty */
 };
 
 /* Commands as a mask, so that an option can belong to several. */
@@ -40,7 +41,7 @@ struct dtp_option {
 	unsigned commands;         /* mask of enum dtp_command_bit */
 	size_t offset;             /* of the value in struct dtp_args */
 	const char *value;         /* how help calls the value: "N", "DIR"; NULL for switches and choices */
-	double min, max;           /* INT and FLOAT */
+	double min, max;           /* INT and FLOAT; LIST: 0, and how many at most */
 	const char *choices;       /* CHOICE: separated by blanks; "a=b" accepts b as another spelling of a */
 	const char *text;          /* help, without a full stop at the end */
 	const char *def;           /* the default in words; NULL: none worth saying */
@@ -52,6 +53,13 @@ enum dtp_arg_dtype { DTP_ARG_BF16, DTP_ARG_FP32 };
 enum dtp_arg_device { DTP_ARG_AUTO, DTP_ARG_CPU };
 enum dtp_arg_output { DTP_ARG_PNG, DTP_ARG_LATENT };
 
+/* The values of an option that may be repeated, in their order, into argv. */
+#define DTP_MAX_LIST 16
+struct dtp_list {
+	const char *item[DTP_MAX_LIST];
+	int n;
+};
+
 /* Words that are no options: how many a command takes, and room for the most that any does. */
 #define DTP_MAX_WORDS 2
 int dtp_command_words(enum dtp_command_bit command);
@@ -62,6 +70,7 @@ struct dtp_args {
 	const char *model, *prompt, *tp_plan, *output, *dump_stages; /* NULL: not given */
 	const char *negative_prompt, *system_message;
 	const char *devices, *max_memory, *emit, *filter;
+	struct dtp_list images;
 	const char *word[DTP_MAX_WORDS];
 	int nwords;
 	int64_t height, width, steps, num_images, max_sequence_length;

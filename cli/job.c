@@ -10,6 +10,7 @@
 #include "worker.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -39,6 +40,36 @@ static enum dtp_code open_model(struct dtp_rank *r, struct dtp_err *err)
 	return code ? code : dtp_pipeline_resolve(r->pipeline, &r->request, err);
 }
 
+/* Rank 0 reads them and gives them to the others: all agree whatever becomes of the files, which need not be on other hosts. */
+static enum dtp_code share_references(struct dtp_rank *r, struct dtp_err *err)
+{
+	int64_t size[DTP_MAX_REFERENCES][2] = {{0}};
+	struct dtp_picture *p = r->references.picture;
+
+	r->request.images = p;
+	r->request.nimages = r->args->images.n;
+	if (!r->request.nimages)
+		return DTP_OK;
+	if (r->rank == 0 && dtp_references_read(r->args, &r->references, &r->request, err))
+		return err->code;
+	for (int i = 0; i < r->request.nimages; i++)
+		memcpy(size[i], (int64_t[]){p[i].height, p[i].width}, sizeof size[i]);
+	if (dtp_broadcast(r->world, size, sizeof size, 0, err))
+		return err->code;
+	for (int i = 0; i < r->request.nimages; i++) {
+		int64_t bytes = 3 * size[i][0] * size[i][1];
+		p[i].height = size[i][0];
+		p[i].width = size[i][1];
+		if (!p[i].rgb && !(p[i].rgb = malloc((size_t)bytes)))
+			return dtp_fail(err, DTP_FAILED, "out of memory for reference image %d", i);
+		if (dtp_broadcast(r->world, p[i].rgb, bytes, 0, err))
+			return err->code;
+	}
+	if (r->mesh.dim[DTP_MESH_TP]->rank) /* only the first of each replica encodes them */
+		dtp_references_free(&r->references);
+	return DTP_OK;
+}
+
 /* Rank 0 draws a seed when none was given; all use it. */
 static enum dtp_code agree_on_seed(struct dtp_rank *r, struct dtp_err *err)
 {
@@ -65,7 +96,7 @@ static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 		[DTP_MESH_TP] = r->options.tp_degree};
 
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "open the model");
-	if (dtp_mesh_make(r->world, sizes, &r->mesh, err) || open_model(r, err) ||
+	if (dtp_mesh_make(r->world, sizes, &r->mesh, err) || share_references(r, err) || open_model(r, err) ||
 	    dtp_backend_cpu(r->options.compute, r->threads, &r->backend, err))
 		return err->code;
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "compare the ranks' models");
@@ -94,6 +125,7 @@ static enum dtp_code run_rank(const struct dtp_args *args, dtp_rank_fn work, str
 			code = work(&r, err);
 		if (code == DTP_OK) /* replicas leave together: the end of one is no lost peer of the others */
 			code = dtp_barrier(r.world, err);
+		dtp_references_free(&r.references);
 		if (r.pipeline)
 			dtp_pipeline_close(r.pipeline);
 		if (r.backend)
@@ -121,17 +153,19 @@ static void warn(void *arg, const char *text)
 static void announce(struct dtp_progress *progress, const struct dtp_pipeline *p, const struct dtp_options *o,
 		     const struct dtp_request *q, int replicas, int threads)
 {
-	char text[1024], dp[32] = "";
+	char text[1024], dp[32] = "", references[40] = "";
 	int ranks = replicas * o->tp_degree;
 
 	if (replicas > 1)
 		snprintf(dp, sizeof dp, "dp %d x ", replicas);
-
+	if (q->nimages)
+		snprintf(references, sizeof references, ", %d reference%s", q->nimages, q->nimages == 1 ? "" : "s");
 	snprintf(text, sizeof text,
-		 "%s: %lldx%lld, %d step%s, guidance %g%s, %d image%s, %s, %stp %d (%s), %d thread%s",
+		 "%s: %lldx%lld, %d step%s, guidance %g%s, %d image%s%s, %s, %stp %d (%s), %d thread%s",
 		 dtp_pipeline_class(p), (long long)q->width, (long long)q->height, q->steps, q->steps == 1 ? "" : "s",
 		 q->guidance_scale, dtp_pipeline_guided(p) ? "" : " (no effect: the model is distilled)", q->num_images,
-		 q->num_images == 1 ? "" : "s", o->compute == DTP_F32 ? "fp32" : "bf16", dp, o->tp_degree, dtp_pipeline_plan(p),
+		 q->num_images == 1 ? "" : "s", references, o->compute == DTP_F32 ? "fp32" : "bf16", dp, o->tp_degree,
+		 dtp_pipeline_plan(p),
 		 threads, threads == 1 ? "" : "s");
 	dtp_progress_note(progress, text);
 	if (threads < ranks) {
@@ -181,6 +215,7 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, struct dt
 	struct dtp_options o;
 	struct dtp_request q;
 	struct dtp_pipeline *p;
+	struct dtp_references references = {0};
 	struct dtp_limits limits;
 
 	mon.arg = progress;
@@ -190,7 +225,10 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, struct dt
 	if (dtp_max_memory_parse(args->max_memory, &limits, err) || dtp_max_memory_check(&limits, ranks_of(args), err) ||
 	    dtp_pipeline_open(&o, &mon, &p, err))
 		return err->code;
-	enum dtp_code code = check_model(args, p, &o, &q, writes, &limits, err);
+	enum dtp_code code = dtp_references_read(args, &references, &q, err);
+	dtp_references_free(&references); /* the sizes are enough here */
+	if (!code)
+		code = check_model(args, p, &o, &q, writes, &limits, err);
 	if (code == DTP_OK) {
 		announce(progress, p, &o, &q, (int)args->dp_degree, node_threads(args));
 		warn_without_effect(args, progress, p, &q);

@@ -5,12 +5,13 @@
 #define DTP_JOB_H
 
 #include "flags.h"
-#include "pipeline.h"
+#include "request.h"
 
 /* What a rank works with.  All of it is dtp_job_run's. */
 struct dtp_rank {
 	const struct dtp_args *args;
 	struct dtp_options options;
+	struct dtp_references references;
 	struct dtp_request request; /* resolved, seed included; the same on all ranks */
 	const struct dtp_monitor *mon;
 	struct dtp_monitor muted;   /* mon without notes and warnings: opening tells nothing that was not told before */

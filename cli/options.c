@@ -2,6 +2,8 @@
 /* The table of options.  A row here is all that an option needs: parsing, --help and the man page follow from it. */
 #include "flags.h"
 
+#include "reference.h"
+
 const char *const dtp_group_titles[DTP_NGROUPS] = {
 	[DTP_GROUP_MODEL] = "Model", [DTP_GROUP_PICTURE] = "Picture",     [DTP_GROUP_OUTPUT] = "Output",
 	[DTP_GROUP_RANKS] = "Ranks", [DTP_GROUP_BENCH] = "Measurement", [DTP_GROUP_PLAN] = "Planning",
@@ -32,11 +34,15 @@ const struct dtp_option dtp_options[] = {
 	{.name = "system-message", .kind = DTP_OPT_STRING, .group = DTP_GROUP_PICTURE, .commands = DTP_CMD_START,
 	 .offset = AT(system_message), .value = "TEXT",
 	 .text = "replaces the system message that FLUX.2-dev's prompts begin with", .def = "the one of diffusers"},
+	{.name = "image", .kind = DTP_OPT_LIST, .group = DTP_GROUP_PICTURE, .commands = DTP_CMD_RUN | DTP_CMD_PLAN,
+	 .offset = AT(images), .value = "FILE", .max = DTP_MAX_REFERENCES,
+	 .text = "a reference image (PNG, JPEG, WebP); may be given up to 10 times"},
 	{.name = "height", .kind = DTP_OPT_INT, .group = DTP_GROUP_PICTURE, .commands = DTP_CMD_ASK, .offset = AT(height),
 	 .value = "PIXELS", .min = 1, .max = 16384, .text = "height of the picture, a multiple of 16 for FLUX.2",
-	 .def = "1024; verify: 256"},
+	 .def = "that of the first --image, else 1024; verify: 256"},
 	{.name = "width", .kind = DTP_OPT_INT, .group = DTP_GROUP_PICTURE, .commands = DTP_CMD_ASK, .offset = AT(width),
-	 .value = "PIXELS", .min = 1, .max = 16384, .text = "width of the picture, likewise", .def = "1024; verify: 256"},
+	 .value = "PIXELS", .min = 1, .max = 16384, .text = "width of the picture, likewise",
+	 .def = "that of the first --image, else 1024; verify: 256"},
 	{.name = "steps", .aliases = "num-inference-steps num-steps", .kind = DTP_OPT_INT, .group = DTP_GROUP_PICTURE,
 	 .commands = DTP_CMD_ASK, .offset = AT(steps), .value = "N", .min = 1, .max = 1000,
 	 .text = "denoising steps", .def = "4 where the model says is_distilled, else 50; verify: 1, but for --free-run"},

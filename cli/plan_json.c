@@ -92,7 +92,7 @@ static void add_sums(const struct dtp_plan_view *v, cJSON *o)
 {
 	cJSON *list = cJSON_AddArrayToObject(o, "phases");
 
-	for (int i = 0; i < DTP_NPHASES; i++) {
+	for (int i = 0; i < dtp_request_phases(&v->request); i++) {
 		const struct dtp_phase_cost *c = &v->cost[i];
 		cJSON *p = cJSON_CreateObject();
 		cJSON_AddStringToObject(p, "name", c->name);
@@ -112,7 +112,7 @@ static cJSON *rank_json(const struct dtp_plan_view *v, int rank)
 	cJSON *o = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(o, "phases");
 	uint64_t bound = dtp_bound_rank(&v->bound, rank);
 
-	for (int i = 0; i < DTP_NPHASES; i++) {
+	for (int i = 0; i < dtp_request_phases(&v->request); i++) {
 		const struct dtp_phase_memory *m = &v->memory[rank][i];
 		cJSON *p = cJSON_CreateObject();
 		cJSON_AddStringToObject(p, "name", m->name);
@@ -154,9 +154,10 @@ enum dtp_code dtp_plan_print_json(const struct dtp_plan_view *v, FILE *f, struct
 	cJSON_AddNumberToObject(o, "width", (double)v->request.width);
 	cJSON_AddNumberToObject(o, "steps", v->request.steps);
 	cJSON_AddNumberToObject(o, "num_images", v->request.num_images);
+	cJSON_AddNumberToObject(o, "reference_images", v->request.nimages);
 	cJSON_AddNumberToObject(o, "max_sequence_length", (double)v->request.max_sequence_length);
 	list = cJSON_AddArrayToObject(o, "components");
-	for (int i = 0; i < DTP_NPHASES; i++)
+	for (int i = 0; i < DTP_NPARTS; i++)
 		cJSON_AddItemToArray(list, part_json(v, &v->report.part[i]));
 	add_sums(v, o);
 	add_memory(v, o);

@@ -241,7 +241,7 @@ static void print_memory(FILE *f, const struct dtp_plan_view *v)
 {
 	fprintf(f, "\nmemory of the rank that needs most, in each phase\n  %-14s %4s %9s %12s %9s %9s %9s\n", "phase", "rank", "weights",
 		"activations", "staging", "program", "together");
-	for (int i = 0; i < DTP_NPHASES; i++) {
+	for (int i = 0; i < dtp_request_phases(&v->request); i++) {
 		int rank = largest_rank(v, i);
 		const struct dtp_phase_memory *m = &v->memory[rank][i];
 		fprintf(f, "  %-14s %4d %9s %12s %9s %9s %9s\n", m->name, rank, dtp_bytes_text(m->weights).s,
@@ -302,11 +302,14 @@ static void print_wrapped(FILE *f, const char *s, int indent, int width)
 void dtp_plan_print(const struct dtp_plan_view *v, FILE *f)
 {
 	const struct dtp_request *q = &v->request;
+	char references[48] = "";
 
-	fprintf(f, "%s: %s, tp %d, %s, %" PRId64 "x%" PRId64 ", %d step%s, %" PRId64 " text tokens\n", v->options.model,
+	if (q->nimages)
+		snprintf(references, sizeof references, ", %d reference image%s", q->nimages, q->nimages == 1 ? "" : "s");
+	fprintf(f, "%s: %s, tp %d, %s, %" PRId64 "x%" PRId64 ", %d step%s, %" PRId64 " text tokens%s\n", v->options.model,
 		dtp_pipeline_class(v->pipeline), v->options.tp_degree, v->options.compute == DTP_F32 ? "fp32" : "bf16", q->width,
-		q->height, q->steps, q->steps == 1 ? "" : "s", q->max_sequence_length);
-	for (int i = 0; i < DTP_NPHASES; i++)
+		q->height, q->steps, q->steps == 1 ? "" : "s", q->max_sequence_length, references);
+	for (int i = 0; i < DTP_NPARTS; i++)
 		print_part(f, v, &v->report.part[i]);
 	print_sums(f, v);
 	print_memory(f, v);

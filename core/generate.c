@@ -59,10 +59,11 @@ static void stage(const struct dtp_run *r, enum dtp_phase phase, const char *tex
 
 /* ---- loading */
 
+/* which: a component, or DTP_REFERENCES for the VAE's encoder. */
 static enum dtp_code load(struct dtp_run *r, int which, struct dtp_err *err)
 {
-	static const char *const names[] = {"load text_encoder", "load transformer", "load vae"};
-	struct dtp_component *c = &r->p->component[which];
+	static const char *const names[] = {"load text_encoder", "load transformer", "load vae", "load vae encoder"};
+	struct dtp_component *c = &r->p->component[which == DTP_REFERENCES ? DTP_VAE : which];
 	int rank = dtp_component_rank(c, r->tp->rank);
 
 	if (c->loaded || (r->p->streamed && which != DTP_VAE))
@@ -96,6 +97,49 @@ static void readahead(const struct dtp_run *r, int which)
 }
 
 /* ---- phases */
+
+/* Rank 0 encodes with all threads of its replica, with half of the VAE that is then freed. */
+static enum dtp_code encode_references(struct dtp_session *s, struct dtp_run *r, struct dtp_err *err)
+{
+	struct dtp_backend *be = r->ctx.be;
+
+	dtp_vae_need(&r->p->vae, true, false);
+	if (load(r, DTP_REFERENCES, err) || dtp_arena_init(&r->ctx.scratch, be, r->scratch[DTP_REFERENCES], err))
+		return err->code;
+	readahead(r, DTP_TEXT);
+	struct timer t = phase_begin(r);
+	int threads = be->ops->set_threads(be, s->node_threads);
+	stage(r, DTP_PHASE_ENCODE, "encode the reference images");
+	dtp_run_references(r, s->reference_tokens);
+	be->ops->set_threads(be, threads);
+	phase_end(r, &t, "encode references");
+	dtp_arena_free(&r->ctx.scratch);
+	return r->ctx.err.code;
+}
+
+/* The session's reference tokens, made for its first request that has these images.  The other ranks sleep until they get them. */
+static enum dtp_code take_references(struct dtp_session *s, struct dtp_run *r, struct dtp_err *err)
+{
+	int64_t bytes = r->references * r->channels * (int64_t)sizeof(float);
+
+	if (r->req->nimages && s->encoded != r->req->images) {
+		for (int i = 0; i < DTP_COMPONENTS; i++)
+			unload(r->p, r->ctx.be, i);
+		free(s->reference_tokens);
+		s->encoded = NULL;
+		s->reference_tokens = malloc((size_t)bytes);
+		if (!s->reference_tokens)
+			return dtp_fail(err, DTP_FAILED, "out of memory for %lld tokens of reference images", (long long)r->references);
+		enum dtp_code rc = r->tp->rank == 0 ? encode_references(s, r, err) : DTP_OK;
+		unload(r->p, r->ctx.be, DTP_VAE);
+		dtp_run_bind(r->p, s->output, r->tp->rank);
+		if (rc || dtp_broadcast(r->tp, s->reference_tokens, bytes, 0, err))
+			return rc ? rc : err->code;
+		s->encoded = r->req->images;
+	}
+	r->reference_tokens = s->reference_tokens;
+	return DTP_OK;
+}
 
 static enum dtp_code encode(struct dtp_run *r, struct dtp_err *err)
 {
@@ -146,18 +190,18 @@ static enum dtp_code denoise(struct dtp_run *r, int image, const char *label, st
 
 	if (draw_noise(r, image, err))
 		return err->code;
-	struct dtp_tensor latents = dtp_run_new_latents(r);
+	struct dtp_tensor input = dtp_run_new_input(r);
 	for (int i = 0; i < r->schedule.steps && dtp_ok(&r->ctx); i++) {
 		struct timer t = phase_begin(r);
 		snprintf(text, sizeof text, "%s%sstep %d/%d", label, *label ? " " : "", i + 1, r->schedule.steps);
 		stage(r, DTP_PHASE_STEP, text);
-		dtp_run_step(r, latents, i);
+		dtp_run_step(r, input, i);
 		r->ctx.be->ops->sync(r->ctx.be, &r->ctx.err);
 		phase_end(r, &t, "step");
 		mon->progress(mon->arg, (uint64_t)i + 1, (uint64_t)r->schedule.steps);
 	}
 	if (dtp_ok(&r->ctx))
-		r->ctx.be->ops->download(r->ctx.be, r->host, DTP_F32, latents, &r->ctx.err);
+		r->ctx.be->ops->download(r->ctx.be, r->host, DTP_F32, dtp_run_latents(r, input), &r->ctx.err);
 	dtp_arena_release(&r->ctx.scratch, mark);
 	return r->ctx.err.code;
 }
@@ -235,6 +279,7 @@ void dtp_session_end(struct dtp_session *s)
 {
 	for (int i = 0; i < DTP_COMPONENTS; i++)
 		unload(s->pipeline, s->backend, i);
+	free(s->reference_tokens);
 }
 
 /* An error may lie in the context of the operations. */
@@ -251,8 +296,8 @@ enum dtp_code dtp_session_encode(struct dtp_session *s, const struct dtp_request
 				 struct dtp_err *err)
 {
 	struct dtp_comm *tp = s->mesh->dim[DTP_MESH_TP];
-	struct dtp_phase_cost cost[DTP_COMPONENTS];
-	uint64_t scratch[DTP_COMPONENTS];
+	struct dtp_phase_cost cost[DTP_NPHASES];
+	uint64_t scratch[DTP_NPHASES];
 	struct dtp_run *r = *out = malloc(sizeof *r);
 
 	if (!r)
@@ -262,6 +307,9 @@ enum dtp_code dtp_session_encode(struct dtp_session *s, const struct dtp_request
 		rc = dtp_run_measure(s->pipeline, req, tp, scratch, cost, err);
 	if (!rc) {
 		memcpy(r->scratch, scratch, sizeof scratch);
+		rc = outcome(r, take_references(s, r, err), err);
+	}
+	if (!rc) {
 		warn_cut(r);
 		dtp_run_dump_ids(r, &r->prompt[0], "text");
 		if (r->passes > 1)

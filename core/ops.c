@@ -345,6 +345,17 @@ struct dtp_tensor dtp_unpatchify(struct dtp_ctx *c, const struct dtp_layer *bn, 
 	return y;
 }
 
+struct dtp_tensor dtp_patchify(struct dtp_ctx *c, const struct dtp_layer *bn, struct dtp_tensor x, float eps)
+{
+	struct dtp_tensor y = dtp_new2(c, x.shape[0] / 2 * (x.shape[1] / 2), 4 * x.shape[2]);
+	double start;
+	if (begin(c, &start) && expect(c, x.shape[0] % 2 == 0 && x.shape[1] % 2 == 0 && bn->out == y.shape[1], bn->module->name, x, y)) {
+		c->be->ops->patchify(c->be, y, x, bn->weight, bn->bias, eps, &c->err);
+		end(c, DTP_OP_COPY, start, 0, 0);
+	}
+	return y;
+}
+
 void dtp_quantise(struct dtp_ctx *c, uint8_t *rgb, struct dtp_tensor picture)
 {
 	double start;

@@ -104,6 +104,8 @@ struct dtp_tensor dtp_upsample2x(struct dtp_ctx *c, struct dtp_tensor x);
 /* Packed tokens [h*w, 4C] -> picture [2h, 2w, C], with the batch norm `bn` (running mean and variance) undone. */
 struct dtp_tensor dtp_unpatchify(struct dtp_ctx *c, const struct dtp_layer *bn, struct dtp_tensor tokens, int64_t h, int64_t w,
 				 float eps);
+/* The inverse: picture [2h, 2w, C] -> packed tokens [h*w, 4C], normalised by `bn`. */
+struct dtp_tensor dtp_patchify(struct dtp_ctx *c, const struct dtp_layer *bn, struct dtp_tensor x, float eps);
 /* A scratch tensor with values from the host. */
 struct dtp_tensor dtp_from_host(struct dtp_ctx *c, enum dtp_dtype t, int ndim, const int64_t *shape, const float *values);
 /* rgb [h, w, 3], host memory. */

@@ -90,13 +90,13 @@ enum dtp_code dtp_pipeline_known(const char *model, bool *known, struct dtp_err 
 	return DTP_OK;
 }
 
-static enum dtp_code open_models(struct dtp_pipeline *p, struct dtp_err *err)
+static enum dtp_code open_models(struct dtp_pipeline *p, bool references, struct dtp_err *err)
 {
 	char dir[4096];
 #define DIR(name) (snprintf(dir, sizeof dir, "%s/%s", p->model, name), dir)
 	if (dtp_scheduler_load(DIR("scheduler"), &p->scheduler, err) ||
 	    dtp_transformer_open(DIR("transformer"), &p->transformer, err) ||
-	    dtp_text_open(DIR("text_encoder"), &p->text, err) || dtp_vae_open(DIR("vae"), false, &p->vae, err))
+	    dtp_text_open(DIR("text_encoder"), &p->text, err) || dtp_vae_open(DIR("vae"), references, &p->vae, err))
 		return err->code;
 #undef DIR
 	p->component[DTP_TEXT] = (struct dtp_component){"text_encoder", "model", "", &p->text.tree, .degree = p->tp_degree};
@@ -195,7 +195,7 @@ enum dtp_code dtp_pipeline_open(const struct dtp_options *o, const struct dtp_mo
 	p->keep_text_encoder = o->keep_text_encoder;
 	p->beside_whole = o->beside_whole;
 	p->mon = mon;
-	if (check_folder(p->model, err) || read_index(p, err) || open_models(p, err) || check_classes(p, err) ||
+	if (check_folder(p->model, err) || read_index(p, err) || open_models(p, o->references, err) || check_classes(p, err) ||
 	    apply_plans(p, o->tp_plan, err) || check_weights(p, err) || (!o->no_tokenizer && open_tokenizer(p, err))) {
 		dtp_pipeline_close(p);
 		return err->code;
@@ -244,10 +244,35 @@ static enum dtp_code check_side(const struct dtp_pipeline *p, const char *name, 
 	return DTP_OK;
 }
 
+/* The references' sizes; the first is the picture's where none is given. */
+static enum dtp_code check_references(const struct dtp_pipeline *p, struct dtp_request *r, struct dtp_err *err)
+{
+	int64_t unit = dtp_token_pixels(p), h, w;
+
+	if (r->nimages > DTP_MAX_REFERENCES)
+		return dtp_fail(err, DTP_REFUSED, "%d reference images are given, at most %d are taken", r->nimages, DTP_MAX_REFERENCES);
+	for (int i = 0; i < r->nimages; i++) {
+		dtp_reference_size(&r->images[i], unit, &h, &w);
+		if (h < unit || w < unit)
+			return dtp_fail(err, DTP_REFUSED, "reference image %d has %lldx%lld pixels, the model needs %lld on each side",
+					i, (long long)r->images[i].width, (long long)r->images[i].height, (long long)unit);
+		r->height = r->height ? r->height : h;
+		r->width = r->width ? r->width : w;
+	}
+	return DTP_OK;
+}
+
+int dtp_request_phases(const struct dtp_request *r)
+{
+	return DTP_NPHASES - (r->nimages == 0);
+}
+
 enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_request *r, struct dtp_err *err)
 {
 	struct dtp_prompt prompt;
 
+	if (check_references(p, r, err))
+		return err->code;
 	if (!r->height)
 		r->height = 1024;
 	if (!r->width)

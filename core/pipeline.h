@@ -7,6 +7,7 @@
 #include "comm.h"
 #include "err.h"
 #include "monitor.h"
+#include "reference.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -20,6 +21,7 @@ struct dtp_options {
 	enum dtp_dtype compute;    /* BF16 or F32 */
 	bool keep_text_encoder;    /* false: freed before the transformer loads */
 	bool beside_whole;         /* rank 0 computes the whole model too, a layer at a time (verify.h): counts in predictions */
+	bool references;           /* requests may have images: the VAE's encoder is checked too */
 	bool no_tokenizer;         /* it is not read: the pipeline can be predicted, not run */
 };
 
@@ -30,7 +32,10 @@ struct dtp_request {
 	const char *prompt;         /* UTF-8 */
 	const char *negative_prompt;/* NULL: ""; of the second pass, where dtp_pipeline_passes says that there is one */
 	const char *system_message; /* NULL: the one that the model was trained with; where dtp_pipeline_has_system says so */
-	int64_t height, width;      /* pixels; 0: 1024 */
+	/* References, as dtp_reference_read gives them; only rank 0 of a run looks at their pixels. */
+	const struct dtp_picture *images;
+	int nimages;
+	int64_t height, width;      /* pixels; 0: that of the first reference, else 1024 */
 	int steps;                  /* 0: 4 where the model is distilled, else 50 */
 	double guidance_scale;      /* negative: 4.0 */
 	uint64_t seed;              /* of image 0; image i uses seed + i */
@@ -73,16 +78,19 @@ const char *dtp_pipeline_builtin(const struct dtp_pipeline *p);/* name of the fa
 /* Predicted memory of one rank, in bytes, by phase: weights + scratch + staging, from a dry run of the forward passes.  What
  * an earlier phase leaves in memory (a text encoder that is kept) counts in the later ones too. */
 struct dtp_phase_memory {
-	const char *name;           /* "text_encoder", "transformer", "vae" */
+	const char *name;           /* "text_encoder", "transformer", "vae", "references" (zeros where there are none) */
 	uint64_t weights, scratch, staging;
 };
-#define DTP_NPHASES 3
+#define DTP_NPHASES 4
+/* Phases that a request has: references, the last, which run first, only where it has images. */
+int dtp_request_phases(const struct dtp_request *r);
 enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_request *r, int rank,
 				  struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err);
 
 /* What one rank computes and sums with the others, from the same dry run. */
 struct dtp_phase_cost {
-	const char *name;           /* "encode": once per prompt; "step": each step; "decode": each picture, on rank 0 */
+	/* "encode": once per prompt; "step": each step; on rank 0 "decode": each picture, "references": once. */
+	const char *name;
 	double flops;
 	uint64_t reductions;        /* sums over the ranks */
 	double reduce_bytes;        /* of all of them, as one rank has them */
@@ -96,7 +104,9 @@ enum dtp_code dtp_pipeline_set_degree(struct dtp_pipeline *p, int tp_degree, str
 
 /* What a run did, per phase; kept by the pipeline and reset by nothing. */
 struct dtp_phase_report {
-	const char *name;           /* "load text_encoder", "encode", "load transformer", "step", "load vae", "decode", "write" */
+	/* "load vae encoder", "encode references", "load text_encoder", "encode", "load transformer", "step", "load vae", "decode",
+	 * "write" */
+	const char *name;
 	int calls;                  /* steps: their number */
 	double seconds;             /* sum over calls */
 	double flops;               /* of this rank, sum */
@@ -135,6 +145,9 @@ struct dtp_session {
 	int node_threads;       /* as above */
 	enum dtp_output output; /* of every request */
 	bool several;           /* images, in the whole session */
+	/* The session's own: tokens of the images that it encoded last.  Requests that share their array `images` share these. */
+	float *reference_tokens;
+	const struct dtp_picture *encoded;
 };
 struct dtp_run; /* a request whose prompt is encoded */
 void dtp_session_begin(struct dtp_session *s); /* its members are set */

@@ -21,7 +21,8 @@ struct dtp_family {
 	bool packed_latents;        /* latents are returned as tokens [1, h * w, C], not as [1, C / 4, 2h, 2w] */
 };
 
-enum { DTP_TEXT, DTP_TRANSFORMER, DTP_VAE, DTP_COMPONENTS };
+enum { DTP_TEXT, DTP_TRANSFORMER, DTP_VAE, DTP_COMPONENTS,
+	DTP_REFERENCES = DTP_COMPONENTS /* the phase in which the VAE encodes them; the other phases are called as their component */ };
 
 /* A part of the pipeline that has weights. */
 struct dtp_component {

@@ -17,19 +17,19 @@ static void take_cost(struct dtp_run *r, struct dtp_phase_cost *cost)
 /* The scratch and the cost of each phase for this rank (its layers are bound already): the very code of the run, on a
  * backend that computes nothing. */
 enum dtp_code dtp_run_measure(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_comm *tp,
-			     uint64_t scratch[DTP_COMPONENTS], struct dtp_phase_cost cost[DTP_COMPONENTS], struct dtp_err *err)
+			     uint64_t scratch[DTP_NPHASES], struct dtp_phase_cost cost[DTP_NPHASES], struct dtp_err *err)
 {
-	static const char *const names[] = {"encode", "step", "decode"};
+	static const char *const names[DTP_NPHASES] = {"encode", "step", "decode", "references"};
 	struct dtp_backend *dry;
 	struct dtp_run r;
 	void *unused = NULL;
 
-	for (int i = 0; i < DTP_COMPONENTS; i++)
+	for (int i = 0; i < DTP_NPHASES; i++)
 		cost[i] = (struct dtp_phase_cost){.name = names[i]};
 	if (dtp_backend_dry(p->compute, &dry, err))
 		return err->code;
 	if (!dtp_run_init(&r, p, req, dry, tp, &dtp_monitor_none, err)) {
-		for (int i = 0; i < DTP_COMPONENTS; i++) {
+		for (int i = 0; i < DTP_NPHASES; i++) {
 			dtp_arena_measure(&r.ctx.scratch);
 			r.ctx.scratch.be = dry;
 			if (i == DTP_TEXT) {
@@ -37,9 +37,11 @@ enum dtp_code dtp_run_measure(struct dtp_pipeline *p, const struct dtp_request *
 			} else if (i == DTP_TRANSFORMER) {
 				dtp_run_condition(&r);
 				take_cost(&r, &cost[DTP_TEXT]); /* it belongs to the prompt */
-				dtp_run_step(&r, dtp_run_new_latents(&r), 0);
-			} else {
+				dtp_run_step(&r, dtp_run_new_input(&r), 0);
+			} else if (i == DTP_VAE) {
 				dtp_run_decode(&r, &unused);
+			} else {
+				dtp_run_references(&r, NULL);
 			}
 			take_cost(&r, &cost[i]);
 			scratch[i] = r.ctx.scratch.peak;
@@ -52,7 +54,7 @@ enum dtp_code dtp_run_measure(struct dtp_pipeline *p, const struct dtp_request *
 }
 
 static enum dtp_code run_dry(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
-			     uint64_t scratch[DTP_COMPONENTS], struct dtp_phase_cost cost[DTP_COMPONENTS], struct dtp_err *err)
+			     uint64_t scratch[DTP_NPHASES], struct dtp_phase_cost cost[DTP_NPHASES], struct dtp_err *err)
 {
 	/* A communicator that only knows its size: a dry run sends nothing. */
 	struct dtp_comm comm = {.rank = rank, .size = p->tp_degree, .mon = &dtp_monitor_none};
@@ -64,11 +66,11 @@ static enum dtp_code run_dry(struct dtp_pipeline *p, const struct dtp_request *r
 enum dtp_code dtp_pipeline_cost(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
 				struct dtp_phase_cost out[DTP_NPHASES], struct dtp_err *err)
 {
-	uint64_t scratch[DTP_COMPONENTS];
+	uint64_t scratch[DTP_NPHASES];
 	enum dtp_code rc = run_dry(p, req, rank, scratch, out, err);
 
-	if (!rc && rank)
-		out[DTP_VAE] = (struct dtp_phase_cost){.name = out[DTP_VAE].name}; /* rank 0 decodes */
+	for (int i = DTP_VAE; !rc && rank && i < DTP_NPHASES; i++)
+		out[i] = (struct dtp_phase_cost){.name = out[i].name}; /* rank 0 decodes, and encodes references */
 	return rc;
 }
 
@@ -99,8 +101,8 @@ static uint64_t largest_layer(const struct dtp_tree *t, struct dtp_backend *be)
 static enum dtp_code add_whole(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_backend *be,
 			       struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
 {
-	uint64_t scratch[DTP_COMPONENTS], layer = 0;
-	struct dtp_phase_cost cost[DTP_COMPONENTS];
+	uint64_t scratch[DTP_NPHASES], layer = 0;
+	struct dtp_phase_cost cost[DTP_NPHASES];
 	int degree = p->tp_degree;
 
 	if (dtp_pipeline_set_degree(p, 1, err))
@@ -117,13 +119,24 @@ static enum dtp_code add_whole(struct dtp_pipeline *p, const struct dtp_request 
 	return rc;
 }
 
+/* What the references take on the host: their pixels on rank 0, and their tokens. */
+static uint64_t references_bytes(const struct dtp_pipeline *p, const struct dtp_request *req, int rank)
+{
+	int64_t bytes = dtp_run_reference_tokens(p, req) * p->transformer.config.in_channels * (int64_t)sizeof(float);
+
+	for (int i = 0; i < req->nimages && rank == 0; i++)
+		bytes += 3 * req->images[i].height * req->images[i].width;
+	return (uint64_t)bytes;
+}
+
 enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
 				  struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
 {
-	uint64_t scratch[DTP_COMPONENTS];
-	struct dtp_phase_cost cost[DTP_COMPONENTS];
+	uint64_t scratch[DTP_NPHASES], host = references_bytes(p, req, rank);
+	struct dtp_phase_cost cost[DTP_NPHASES];
 	struct dtp_backend *dry;
 
+	out[DTP_REFERENCES] = (struct dtp_phase_memory){.name = "references"};
 	if (run_dry(p, req, rank, scratch, cost, err) || dtp_backend_dry(p->compute, &dry, err))
 		return err->code;
 	for (int i = 0; i < DTP_COMPONENTS; i++) {
@@ -133,8 +146,15 @@ enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_reque
 		if (!here)
 			continue;
 		out[i].weights = dtp_weights_memory(c->tree, rank, c->degree, dry);
-		out[i].scratch = scratch[i] + dtp_run_embeds_bytes(p, req);
+		out[i].scratch = scratch[i] + dtp_run_embeds_bytes(p, req) + host;
 		out[i].staging = DTP_STAGING_BYTES;
+	}
+	if (req->nimages && rank == 0) {
+		dtp_vae_need(&p->vae, true, false);
+		out[DTP_REFERENCES].weights = dtp_weights_memory(&p->vae.tree, rank, 1, dry);
+		out[DTP_REFERENCES].scratch = scratch[DTP_REFERENCES] + host;
+		out[DTP_REFERENCES].staging = DTP_STAGING_BYTES;
+		dtp_run_bind(p, req->output, rank);
 	}
 	if (p->keep_text_encoder)
 		for (int i = DTP_TRANSFORMER; i < DTP_COMPONENTS; i++)

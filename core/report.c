@@ -277,7 +277,7 @@ enum dtp_code dtp_report_make(struct dtp_pipeline *p, const struct dtp_request *
 	struct make mk = {0};
 
 	*out = (struct dtp_report){0};
-	dtp_vae_need_decoder(&p->vae, req->output == DTP_OUTPUT_PNG);
+	dtp_vae_need(&p->vae, req->nimages > 0, req->output == DTP_OUTPUT_PNG);
 	enum dtp_code rc = dtp_backend_dry(p->compute, &mk.dry, err);
 	if (rc)
 		return rc;
@@ -295,7 +295,7 @@ enum dtp_code dtp_report_make(struct dtp_pipeline *p, const struct dtp_request *
 
 void dtp_report_free(struct dtp_report *r)
 {
-	for (int i = 0; i < DTP_NPHASES; i++) {
+	for (int i = 0; i < DTP_NPARTS; i++) {
 		free(r->part[i].lines);
 		free(r->part[i].large);
 		free(r->part[i].sums);

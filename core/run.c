@@ -5,14 +5,16 @@
 #include <stdio.h>
 #include <string.h>
 
+#define REFERENCE_TIME 10 /* between two images, as the model was trained */
+
 /* ---- a run's own memory */
 
-/* Latent output needs no more of the VAE than its batch norm. */
+/* Latent output needs no more of the VAE than its batch norm; the references' phase asks for the encoder itself. */
 void dtp_run_bind(struct dtp_pipeline *p, enum dtp_output output, int rank)
 {
 	for (int i = 0; i < DTP_COMPONENTS; i++)
 		dtp_plan_bind(p->component[i].tree, dtp_component_rank(&p->component[i], rank), p->component[i].degree);
-	dtp_vae_need_decoder(&p->vae, output == DTP_OUTPUT_PNG);
+	dtp_vae_need(&p->vae, false, output == DTP_OUTPUT_PNG);
 }
 
 uint64_t dtp_run_embeds_bytes(const struct dtp_pipeline *p, const struct dtp_request *req)
@@ -69,6 +71,29 @@ enum dtp_code dtp_run_picture(struct dtp_run *r, struct dtp_err *err)
 	return r->host && r->rgb ? DTP_OK : no_memory(r->req, err);
 }
 
+int64_t dtp_run_reference_tokens(const struct dtp_pipeline *p, const struct dtp_request *req)
+{
+	int64_t unit = dtp_token_pixels(p), n = 0, h, w;
+
+	for (int i = 0; i < req->nimages; i++) {
+		dtp_reference_size(&req->images[i], unit, &h, &w);
+		n += h / unit * (w / unit);
+	}
+	return n;
+}
+
+/* The picture's own tokens are at time 0, the references' at 10, 20, ... */
+static void make_ids(struct dtp_run *r)
+{
+	int64_t unit = dtp_token_pixels(r->p), at = r->tokens, h, w;
+
+	dtp_image_ids(r->h, r->w, 0, r->ids);
+	for (int i = 0; i < r->req->nimages; i++, at += h / unit * (w / unit)) {
+		dtp_reference_size(&r->req->images[i], unit, &h, &w);
+		dtp_image_ids(h / unit, w / unit, REFERENCE_TIME * (i + 1), r->ids + at);
+	}
+}
+
 enum dtp_code dtp_run_init(struct dtp_run *r, struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_backend *be,
 			      struct dtp_comm *tp, const struct dtp_monitor *mon, struct dtp_err *err)
 {
@@ -82,10 +107,11 @@ enum dtp_code dtp_run_init(struct dtp_run *r, struct dtp_pipeline *p, const stru
 	r->w = req->width / unit;
 	r->tokens = r->h * r->w;
 	r->channels = p->transformer.config.in_channels;
-	r->ids = calloc((size_t)r->tokens, sizeof *r->ids);
+	r->references = dtp_run_reference_tokens(p, req);
+	r->ids = calloc((size_t)(r->tokens + r->references), sizeof *r->ids);
 	if (!r->ids)
 		return no_memory(req, err);
-	dtp_image_ids(r->h, r->w, 0, r->ids);
+	make_ids(r);
 	dtp_schedule_make(&p->scheduler, r->tokens, req->steps, &r->schedule);
 	return make_prompts(r, err);
 }
@@ -127,6 +153,20 @@ void dtp_run_dump_ids(struct dtp_run *r, const struct dtp_prompt *p, const char 
 	free(v);
 }
 
+static void dump_input(struct dtp_run *r)
+{
+	int64_t n = r->tokens * r->channels, m = r->references * r->channels;
+	float *v = r->ctx.dump ? malloc((size_t)(n + m) * sizeof *v) : NULL;
+
+	if (!v)
+		return;
+	memcpy(v, r->host, (size_t)n * sizeof *v);
+	if (m)
+		memcpy(v + n, r->reference_tokens, (size_t)m * sizeof *v);
+	dump_host(r, "step0.in.hidden_states", DTP_F32, 3, (int64_t[]){1, r->tokens + r->references, r->channels}, v);
+	free(v);
+}
+
 void dtp_run_dump_start(struct dtp_run *r, const float *noise)
 {
 	const struct dtp_schedule *s = &r->schedule;
@@ -136,8 +176,8 @@ void dtp_run_dump_start(struct dtp_run *r, const float *noise)
 	dump_host(r, "init.noise", DTP_F32, 4, (int64_t[]){1, r->channels, r->h, r->w}, noise);
 	dump_host(r, "init.latents_packed", DTP_F32, 3, (int64_t[]){1, r->tokens, r->channels}, r->host);
 	dump_host(r, "init.latent_ids", DTP_I64, 3, (int64_t[]){1, r->tokens, 4}, r->ids);
-	dump_host(r, "step0.in.img_ids", DTP_I64, 3, (int64_t[]){1, r->tokens, 4}, r->ids);
-	dump_host(r, "step0.in.hidden_states", DTP_F32, 3, (int64_t[]){1, r->tokens, r->channels}, r->host);
+	dump_host(r, "step0.in.img_ids", DTP_I64, 3, (int64_t[]){1, r->tokens + r->references, 4}, r->ids);
+	dump_input(r);
 	dump_host(r, "step0.in.timestep", DTP_F32, 1, (int64_t[]){1}, &t);
 	if (r->p->transformer.config.guidance_embeds)
 		dump_host(r, "step0.in.guidance", DTP_F32, 1, (int64_t[]){1}, &guidance);
@@ -173,6 +213,44 @@ static struct dtp_tensor embeds(const struct dtp_run *r, int pass)
 	return dtp_tensor_make(one.data, one.dtype, 2, shape + 1);
 }
 
+/* Reference i -> its tokens, into host. */
+static void encode_reference(struct dtp_run *r, int i, float *tokens)
+{
+	const struct dtp_vae *v = &r->p->vae;
+	const struct dtp_picture *p = &r->req->images[i];
+	int64_t unit = dtp_token_pixels(r->p), h, w;
+	uint64_t mark = dtp_arena_mark(&r->ctx.scratch);
+
+	dtp_reference_size(p, unit, &h, &w);
+	float *values = r->ctx.be->dry ? NULL : malloc((size_t)(3 * h * w) * sizeof *values);
+	if (values)
+		dtp_reference_values(p, unit, values);
+	else if (!r->ctx.be->dry)
+		dtp_fail(&r->ctx.err, DTP_FAILED, "out of memory for reference image %d", i);
+	struct dtp_tensor x = dtp_from_host(&r->ctx, r->ctx.be->compute, 3, (int64_t[]){h, w, 3}, values);
+	struct dtp_tensor z = dtp_vae_pack(&r->ctx, v, dtp_vae_encode(&r->ctx, v, x, i));
+	dtp_stage_picture(&r->ctx, dtp_tensor_make(z.data, z.dtype, 3, (int64_t[]){h / unit, w / unit, r->channels}),
+			  "image.%d.latents_normalised", i);
+	if (dtp_ok(&r->ctx) && !r->ctx.be->dry)
+		r->ctx.be->ops->download(r->ctx.be, tokens, DTP_F32, z, &r->ctx.err);
+	free(values);
+	dtp_arena_release(&r->ctx.scratch, mark);
+}
+
+void dtp_run_references(struct dtp_run *r, float *tokens)
+{
+	float *at = tokens;
+	int64_t unit = dtp_token_pixels(r->p), h, w;
+
+	for (int i = 0; i < r->req->nimages && dtp_ok(&r->ctx); i++) {
+		encode_reference(r, i, at);
+		dtp_reference_size(&r->req->images[i], unit, &h, &w);
+		at += tokens ? h / unit * (w / unit) * r->channels : 0;
+	}
+	dump_host(r, "image.latents_packed", DTP_F32, 3, (int64_t[]){1, r->references, r->channels}, tokens);
+	dump_host(r, "image.latent_ids", DTP_I64, 3, (int64_t[]){1, r->references, 4}, r->ids + r->tokens);
+}
+
 void dtp_run_encode(struct dtp_run *r)
 {
 	static const char *const names[] = {"text", "neg"};
@@ -198,20 +276,20 @@ void dtp_run_condition(struct dtp_run *r)
 {
 	struct dtp_dump *dump = r->ctx.dump;
 	for (int i = 0; i < r->passes; i++) {
-		dtp_transformer_condition(&r->ctx, &r->p->transformer, embeds(r, i), (const int64_t(*)[DTP_MAX_AXES])r->ids, r->tokens,
-					  &r->cond[i]);
+		dtp_transformer_condition(&r->ctx, &r->p->transformer, embeds(r, i), (const int64_t(*)[DTP_MAX_AXES])r->ids,
+					  r->tokens + r->references, &r->cond[i]);
 		r->ctx.dump = NULL;
 	}
 	r->ctx.dump = dump;
 }
 
 /* One pass; the reference records the inside of the transformer in the first one only. */
-static struct dtp_tensor predict(struct dtp_run *r, struct dtp_tensor latents, int step, int pass)
+static struct dtp_tensor predict(struct dtp_run *r, struct dtp_tensor input, int step, int pass)
 {
 	struct dtp_dump *dump = r->ctx.dump;
 	if (step > 0 || pass > 0)
 		r->ctx.dump = NULL;
-	struct dtp_tensor noise = dtp_transformer_forward(&r->ctx, &r->p->transformer, &r->cond[pass], latents,
+	struct dtp_tensor noise = dtp_transformer_forward(&r->ctx, &r->p->transformer, &r->cond[pass], input,
 							  model_time(r, r->schedule.timesteps[step]), model_guidance(r));
 	r->ctx.dump = dump;
 	return noise;
@@ -225,27 +303,40 @@ static struct dtp_tensor guide(struct dtp_run *r, struct dtp_tensor cond, struct
 	return uncond;
 }
 
-void dtp_run_step(struct dtp_run *r, struct dtp_tensor latents, int i)
+struct dtp_tensor dtp_run_latents(const struct dtp_run *r, struct dtp_tensor input)
+{
+	return dtp_narrow(input, 0, 0, r->tokens);
+}
+
+struct dtp_tensor dtp_run_new_input(struct dtp_run *r)
+{
+	struct dtp_ctx *c = &r->ctx;
+	struct dtp_tensor input = dtp_new2(c, r->tokens + r->references, r->channels);
+
+	if (dtp_ok(c))
+		c->be->ops->upload(c->be, dtp_run_latents(r, input), r->host, DTP_F32, &c->err);
+	if (dtp_ok(c) && r->references)
+		c->be->ops->upload(c->be, dtp_narrow(input, 0, r->tokens, r->references), r->reference_tokens, DTP_F32, &c->err);
+	return input;
+}
+
+void dtp_run_step(struct dtp_run *r, struct dtp_tensor input, int i)
 {
 	const struct dtp_schedule *s = &r->schedule;
 	uint64_t mark = dtp_arena_mark(&r->ctx.scratch);
-	struct dtp_tensor noise = predict(r, latents, i, 0);
+	struct dtp_tensor latents = dtp_run_latents(r, input), noise = predict(r, input, i, 0);
 
 	if (r->passes > 1) {
-		struct dtp_tensor uncond = predict(r, latents, i, 1);
+		struct dtp_tensor uncond = predict(r, input, i, 1);
 		dtp_stage(&r->ctx, noise, DTP_WHOLE, NULL, "step.%d.noise_pred_cond", i);
 		dtp_stage(&r->ctx, uncond, DTP_WHOLE, NULL, "step.%d.noise_pred_uncond", i);
 		noise = guide(r, noise, uncond);
 	}
+	noise = dtp_run_latents(r, noise); /* what is said of the references is dropped */
 	dtp_stage(&r->ctx, noise, DTP_WHOLE, NULL, "step.%d.noise_pred", i);
 	dtp_euler(&r->ctx, latents, noise, s->sigmas[i + 1] - s->sigmas[i]);
 	dtp_stage(&r->ctx, latents, DTP_WHOLE, NULL, "step.%d.latents", i);
 	dtp_arena_release(&r->ctx.scratch, mark);
-}
-
-struct dtp_tensor dtp_run_new_latents(struct dtp_run *r)
-{
-	return dtp_from_host(&r->ctx, r->ctx.be->compute, 2, (int64_t[]){r->tokens, r->channels}, r->host);
 }
 
 int dtp_run_latents_shape(const struct dtp_run *r, int64_t shape[DTP_MAX_DIMS])
@@ -289,7 +380,8 @@ void dtp_run_decode(struct dtp_run *r, void **latents)
 {
 	const struct dtp_vae *v = &r->p->vae;
 	uint64_t mark = dtp_arena_mark(&r->ctx.scratch);
-	struct dtp_tensor tokens = dtp_run_new_latents(r), z = dtp_vae_unpack(&r->ctx, v, tokens, r->h, r->w);
+	struct dtp_tensor tokens = dtp_from_host(&r->ctx, r->ctx.be->compute, 2, (int64_t[]){r->tokens, r->channels}, r->host);
+	struct dtp_tensor z = dtp_vae_unpack(&r->ctx, v, tokens, r->h, r->w);
 
 	dtp_stage_picture(&r->ctx, dtp_tensor_make(tokens.data, tokens.dtype, 3, (int64_t[]){r->h, r->w, r->channels}),
 			  "final.latents_unpacked");

@@ -16,10 +16,12 @@ struct dtp_run {
 	struct dtp_prompt prompt[2];
 	struct dtp_schedule schedule;
 	int64_t h, w, tokens, channels;   /* of the packed latents */
-	int64_t (*ids)[DTP_MAX_AXES];     /* [tokens] */
-	uint64_t scratch[DTP_COMPONENTS]; /* bytes that each phase takes */
+	int64_t references;               /* tokens of all reference images; they follow the latents' in every step */
+	int64_t (*ids)[DTP_MAX_AXES];     /* [tokens + references] */
+	uint64_t scratch[DTP_NPHASES];    /* bytes that each phase takes */
 	struct dtp_arena steps, picture;  /* scratch of transformer and VAE, from the first image to the last */
 	float *host;                      /* [tokens * channels]: noise, then final latents; NULL until the first image */
+	const float *reference_tokens;    /* [references, channels]: the session's; NULL in a dry run */
 	void *embeds;                     /* backend memory: [passes, L, joint_dim], alive from encode to the last step */
 	struct dtp_conditioning cond[2];
 	uint8_t *rgb;                     /* NULL until the first image */
@@ -34,13 +36,18 @@ void dtp_run_free(struct dtp_run *r);
 enum dtp_code dtp_run_picture(struct dtp_run *r, struct dtp_err *err); /* host and rgb: not held while prompts wait */
 uint64_t dtp_run_embeds_bytes(const struct dtp_pipeline *p, const struct dtp_request *req); /* of run.embeds */
 
+/* Tokens of all reference images, and the images -> their values [references, channels] (NULL in a dry run). */
+int64_t dtp_run_reference_tokens(const struct dtp_pipeline *p, const struct dtp_request *req);
+void dtp_run_references(struct dtp_run *r, float *tokens);
 /* The prompts -> embeds. */
 void dtp_run_encode(struct dtp_run *r);
 /* embeds -> cond, in scratch memory that stays to the last step. */
 void dtp_run_condition(struct dtp_run *r);
-/* Latents [tokens, channels] from host, and step i of them in place. */
-struct dtp_tensor dtp_run_new_latents(struct dtp_run *r);
-void dtp_run_step(struct dtp_run *r, struct dtp_tensor latents, int i);
+/* What the transformer takes, [tokens + references, channels]; the part of it that is drawn, from host; and step i of that in
+ * place. */
+struct dtp_tensor dtp_run_new_input(struct dtp_run *r);
+struct dtp_tensor dtp_run_latents(const struct dtp_run *r, struct dtp_tensor input);
+void dtp_run_step(struct dtp_run *r, struct dtp_tensor input, int i);
 /* The final latents in host -> rgb (PNG output), and *latents as the pipeline class returns them, malloc'd (not in a dry run). */
 void dtp_run_decode(struct dtp_run *r, void **latents);
 
@@ -53,6 +60,6 @@ void dtp_run_dump_start(struct dtp_run *r, const float *noise);
 /* Scratch and cost of each phase, for the rank that the layers are bound for: the very code of the run, on a backend that
  * computes nothing (predict.c). */
 enum dtp_code dtp_run_measure(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_comm *tp,
-			      uint64_t scratch[DTP_COMPONENTS], struct dtp_phase_cost cost[DTP_COMPONENTS],
+			      uint64_t scratch[DTP_NPHASES], struct dtp_phase_cost cost[DTP_NPHASES],
 			      struct dtp_err *err);
 #endif

@@ -8,7 +8,7 @@
 
 #define NORM_EPS 1e-6f /* of every group norm of the reference's VAE; no configuration holds it */
 
-/* ---- decoder */
+/* ---- blocks */
 
 /* x [h, w, C] as tokens [h*w, C]. */
 static struct dtp_tensor pixels(struct dtp_tensor x)
@@ -56,6 +56,52 @@ static struct dtp_tensor mid_block(struct dtp_ctx *c, const struct dtp_vae *v, c
 		attention(c, v, &d->attention, x);
 	return resnet(c, v, &d->mid[1], x);
 }
+
+/* ---- encoder */
+
+static struct dtp_tensor down_block(struct dtp_ctx *c, const struct dtp_vae *v, int level, struct dtp_tensor x)
+{
+	const struct dtp_vae_half *e = &v->encoder;
+
+	for (int i = 0; i < v->config.layers_per_block; i++)
+		x = resnet(c, v, &e->resnet[level][i], x);
+	return level + 1 == v->config.levels ? x : dtp_conv(c, &e->sampler[level], x, 2, 0, 1);
+}
+
+struct dtp_tensor dtp_vae_encode(struct dtp_ctx *c, const struct dtp_vae *v, struct dtp_tensor picture, int image)
+{
+	const struct dtp_vae_config *cfg = &v->config;
+	const struct dtp_vae_half *e = &v->encoder;
+	int64_t scale = dtp_vae_scale(v);
+
+	c->tree = &v->tree;
+	struct dtp_tensor latents = dtp_new3(c, picture.shape[0] / scale, picture.shape[1] / scale, cfg->latent_channels);
+	uint64_t mark = dtp_arena_mark(&c->scratch);
+	dtp_stage_picture(c, picture, "image.%d.preprocessed", image);
+	struct dtp_tensor x = dtp_conv(c, &e->conv_in, picture, 1, 1, 1);
+	for (int i = 0; i < cfg->levels; i++) {
+		x = down_block(c, v, i, x);
+		if (image == 0)
+			dtp_stage_picture(c, x, "image.0.encoder.down.%d", i);
+	}
+	x = mid_block(c, v, e, x);
+	if (image == 0)
+		dtp_stage_picture(c, x, "image.0.encoder.mid");
+	x = dtp_conv(c, &e->conv_out, dtp_group_norm(c, &e->conv_norm_out, x, (int)cfg->groups, NORM_EPS, true), 1, 1, 1);
+	if (cfg->quant_conv)
+		x = dtp_conv(c, &v->quant, x, 1, 0, 0);
+	dtp_stage_picture(c, x, "image.%d.moments", image);
+	dtp_copy(c, latents, dtp_narrow(x, 2, 0, cfg->latent_channels)); /* what follows is the logarithm of the variance */
+	dtp_arena_release(&c->scratch, mark);
+	return latents;
+}
+
+struct dtp_tensor dtp_vae_pack(struct dtp_ctx *c, const struct dtp_vae *v, struct dtp_tensor latents)
+{
+	return dtp_patchify(c, &v->bn, latents, (float)v->config.bn_eps);
+}
+
+/* ---- decoder */
 
 static struct dtp_tensor up_block(struct dtp_ctx *c, const struct dtp_vae *v, int level, struct dtp_tensor x)
 {
@@ -275,11 +321,11 @@ void dtp_vae_close(struct dtp_vae *v)
 	memset(v, 0, sizeof *v);
 }
 
-void dtp_vae_need_decoder(struct dtp_vae *v, bool need)
+void dtp_vae_need(struct dtp_vae *v, bool encoder, bool decoder)
 {
-	for (int i = v->first_decoder_module; i < v->tree.n; i++)
+	for (int i = 0; i < v->tree.n; i++)
 		if (v->tree.modules[i].layer != &v->bn)
-			v->tree.modules[i].needed = need;
+			v->tree.modules[i].needed = i < v->first_decoder_module ? encoder : decoder;
 }
 
 int64_t dtp_vae_scale(const struct dtp_vae *v)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* AutoencoderKLFlux2: declaration and decoder.  Formulas: diffusers' autoencoder_kl_flux2.py and vae.py. */
+/* AutoencoderKLFlux2: declaration, encoder and decoder.  Formulas: diffusers' autoencoder_kl_flux2.py and vae.py. */
 #ifndef DTP_VAE_H
 #define DTP_VAE_H
 
@@ -43,15 +43,20 @@ struct dtp_vae {
 	int first_decoder_module; /* index into tree: the encoder's come before it */
 };
 
-/* Reads dir/config.json and declares the modules; the encoder's are needed only with `encode`. */
+/* Reads dir/config.json and declares the modules; the encoder's are needed only with `encode`, the decoder's always. */
 enum dtp_code dtp_vae_open(const char *dir, bool encode, struct dtp_vae *v, struct dtp_err *err);
 void dtp_vae_close(struct dtp_vae *v);
-/* Whether the decoder's weights are to be loaded; without them only dtp_vae_unpack works. */
-void dtp_vae_need_decoder(struct dtp_vae *v, bool need);
+/* Which halves are to be loaded.  dtp_vae_pack and dtp_vae_unpack work with neither. */
+void dtp_vae_need(struct dtp_vae *v, bool encoder, bool decoder);
 int64_t dtp_vae_scale(const struct dtp_vae *v); /* pixels per latent: 2^(levels - 1) */
 
 /* Packed tokens [h*w, 4 * latent_channels] -> latents [2h, 2w, latent_channels]. */
 struct dtp_tensor dtp_vae_unpack(struct dtp_ctx *c, const struct dtp_vae *v, struct dtp_tensor tokens, int64_t h, int64_t w);
+/* The inverse: latents [2h, 2w, latent_channels] -> tokens [h*w, 4 * latent_channels]. */
+struct dtp_tensor dtp_vae_pack(struct dtp_ctx *c, const struct dtp_vae *v, struct dtp_tensor latents);
+/* Picture [scale*h, scale*w, in_channels] in -1..1 -> latents [h, w, latent_channels]: the mean of the distribution that the encoder
+ * gives.  Stages: image.I.*, the blocks' of image 0 only. */
+struct dtp_tensor dtp_vae_encode(struct dtp_ctx *c, const struct dtp_vae *v, struct dtp_tensor picture, int image);
 /* Latents [h, w, latent_channels] -> picture [scale*h, scale*w, out_channels], about -1..1.  Stages: vae.*. */
 struct dtp_tensor dtp_vae_decode(struct dtp_ctx *c, const struct dtp_vae *v, struct dtp_tensor latents);
 #endif

@@ -54,6 +54,7 @@ enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_reque
 	if (p->o.keep_text_encoder)
 		out[1].weights += out[0].weights;
 	out[2] = (struct dtp_phase_memory){"vae", rank ? 0 : 50 * MB, 20 * MB, 0};
+	out[3] = (struct dtp_phase_memory){"references", 0, 0, 0};
 	return DTP_OK;
 }
 

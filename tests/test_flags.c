@@ -100,6 +100,20 @@ static void flags_last_one_wins(void **state)
 	assert_true(args.seed == 2);
 }
 
+static void flags_lists_keep_their_order(void **state)
+{
+	(void)state;
+	assert_parses("--image", "a.png", "--height", "64", "--image=b.jpg");
+	assert_int_equal(args.images.n, 2);
+	assert_string_equal(args.images.item[0], "a.png");
+	assert_string_equal(args.images.item[1], "b.jpg");
+	generate("--image", "");
+	assert_message(&err, DTP_REFUSED, "option '--image': the value is empty", NULL);
+	generate("--image=0", "--image=1", "--image=2", "--image=3", "--image=4", "--image=5", "--image=6", "--image=7", "--image=8",
+		 "--image=9", "--image=10");
+	assert_message(&err, DTP_REFUSED, "option '--image' is given more than 10 times", NULL);
+}
+
 static void flags_seed_has_64_bits(void **state)
 {
 	(void)state;
@@ -322,6 +336,7 @@ int main(void)
 		cmocka_unit_test(flags_equals_and_next_word),
 		cmocka_unit_test(flags_shortened_names),
 		cmocka_unit_test(flags_last_one_wins),
+		cmocka_unit_test(flags_lists_keep_their_order),
 		cmocka_unit_test(flags_seed_has_64_bits),
 		cmocka_unit_test(flags_whole_numbers_are_strict),
 		cmocka_unit_test(flags_decimals_are_strict),

@@ -14,13 +14,14 @@
 
 #define RUN_SECONDS 120 /* a case takes a second or so; a hang must not stop the suite; $RUN_SECONDS: where it is slower */
 
-static const char *const cases[][2] = { /* model, case */
+static const char *const cases[][2] = { /* folder in tests/reference, case */
 	{"klein-tiny", "64x64"}, {"klein-tiny", "96x64"}, {"klein-tiny", "default512"}, {"klein-tiny-sharded", "64x64"},
 	{"klein-base-tiny", "64x64"}, {"dev-tiny", "64x64"},
+	{"klein-edit-tiny", "one"}, {"klein-edit-tiny", "two"}, /* reference images */
 };
 #define NCASES (sizeof cases / sizeof cases[0])
-enum { KLEIN, KLEIN_96, KLEIN_512, SHARDED, BASE, DEV };
-static const int heads[NCASES] = {8, 8, 8, 8, 4, 8}; /* what a degree must divide */
+enum { KLEIN, KLEIN_96, KLEIN_512, SHARDED, BASE, DEV, EDIT_ONE, EDIT_TWO };
+static const int heads[NCASES] = {8, 8, 8, 8, 4, 8, 8, 8}; /* what a degree must divide */
 #ifdef DTP_SANITIZE
 static const int degrees[] = {1, 2}; /* some ten times slower */
 #else
@@ -77,16 +78,37 @@ static void give(struct call *c, const char *option, const char *value)
 		c->argv[c->n++] = value;
 }
 
-/* An integer of the case file as an option. */
+/* An integer of the case file as an option; null: not given. */
 static void give_int(struct call *c, const char *option, const char *key)
 {
 	struct dtp_err err = DTP_ERR_INIT;
 	int64_t v;
+	if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(c->doc.root, key)))
+		return;
 	if (dtp_json_int(&c->doc, NULL, key, 0, INT64_MAX >> 11, &v, &err))
 		fail_msg("%s", err.message);
 	char *word = c->words[c->nwords++];
 	snprintf(word, sizeof c->words[0], "%lld", (long long)v);
 	give(c, option, word);
+}
+
+/* The model's folder is named in the case file as "pipelines/NAME". */
+static void give_model(struct call *c)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	const char *folder;
+
+	if (dtp_json_string(&c->doc, NULL, "pipeline_dir", &folder, &err))
+		fail_msg("%s", err.message);
+	give(c, "--model", fixture("models/%s", strrchr(folder, '/') + 1));
+}
+
+static void give_images(struct call *c, const char *folder)
+{
+	const cJSON *name;
+
+	cJSON_ArrayForEach(name, cJSON_GetObjectItemCaseSensitive(c->doc.root, "input_images"))
+		give(c, "--image", fixture("reference/%s/%s", folder, name->valuestring));
 }
 
 /* The arguments of a case at a degree; more can be given before it runs. */
@@ -100,7 +122,8 @@ static void begin_call(struct call *c, const char *const which[2], int degree, b
 	    dtp_json_string(&c->doc, NULL, "prompt", &prompt, &err))
 		fail_msg("%s", err.message);
 	give(c, "difftp", NULL);
-	give(c, "--model", fixture("models/%s", which[0]));
+	give_model(c);
+	give_images(c, which[0]);
 	give(c, "--prompt", prompt);
 	give(c, "--dtype", bf16 ? "bf16" : "fp32");
 	give_int(c, "--height", "height_arg");
