@@ -17,6 +17,8 @@ const struct dtp_command dtp_commands[] = {
 	 DTP_CMD_VERIFY, dtp_cmd_verify},
 	{"inspect", "list the tensors of safetensors files, or check the files", "FILE|DIR [OPTION]...", DTP_CMD_INSPECT,
 	 dtp_cmd_inspect},
+	{"doctor", "look at this machine: what a run would meet, and what to do", "[OPTION]...", DTP_CMD_DOCTOR,
+	 dtp_cmd_doctor},
 	{"man", "print the manual page in roff, for man -l", "[OPTION]...", DTP_CMD_MAN, dtp_cmd_man},
 };
 const int dtp_ncommands = sizeof dtp_commands / sizeof dtp_commands[0];

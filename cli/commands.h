@@ -25,5 +25,6 @@ enum dtp_code dtp_cmd_bench(const struct dtp_args *args, char **argv, struct dtp
 enum dtp_code dtp_cmd_plan(const struct dtp_args *args, char **argv, struct dtp_err *err);
 enum dtp_code dtp_cmd_verify(const struct dtp_args *args, char **argv, struct dtp_err *err);
 enum dtp_code dtp_cmd_inspect(const struct dtp_args *args, char **argv, struct dtp_err *err);
+enum dtp_code dtp_cmd_doctor(const struct dtp_args *args, char **argv, struct dtp_err *err);
 enum dtp_code dtp_cmd_man(const struct dtp_args *args, char **argv, struct dtp_err *err);
 #endif

@@ -14,7 +14,7 @@ const char *const dtp_group_titles[DTP_NGROUPS] = {
 #define AT(member) offsetof(struct dtp_args, member)
 
 const struct dtp_option dtp_options[] = {
-	{.name = "model", .letter = 'm', .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK,
+	{.name = "model", .letter = 'm', .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK | DTP_CMD_DOCTOR,
 	 .offset = AT(model), .value = "DIR",
 	 .text = "pipeline folder in the diffusers layout (model_index.json, transformer/, text_encoder/, ...)"},
 	{.name = "tp-plan", .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK, .offset = AT(tp_plan),
@@ -62,7 +62,7 @@ const struct dtp_option dtp_options[] = {
 	 .offset = AT(exact_timesteps),
 	 .text = "do not round timesteps to bf16 as diffusers does: another picture, nearer to that of fp32"},
 
-	{.name = "output", .letter = 'o', .kind = DTP_OPT_PATH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_RUN,
+	{.name = "output", .letter = 'o', .kind = DTP_OPT_PATH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_RUN | DTP_CMD_DOCTOR,
 	 .offset = AT(output), .value = "FILE",
 	 .text = "where to write; several images become NAME_0.png, NAME_1.png, ...; a file that exists is replaced",
 	 .def = "out.png or out.safetensors; bench writes none"},
@@ -87,9 +87,10 @@ const struct dtp_option dtp_options[] = {
 	{.name = "threads", .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK, .offset = AT(threads),
 	 .value = "N", .min = 1, .max = 4096, .text = "threads of all ranks of this machine together",
 	 .def = "the processors that this process may use"},
-	{.name = "timeout", .kind = DTP_OPT_FLOAT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_START, .offset = AT(timeout),
+	{.name = "timeout", .kind = DTP_OPT_FLOAT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_START | DTP_CMD_DOCTOR, .offset = AT(timeout),
 	 .value = "SECONDS", .min = 0.1, .max = 1e6,
-	 .text = "end the run when a rank makes no progress at all for this long", .def = "300"},
+	 .text = "end the run when a rank makes no progress at all for this long; doctor: a probe that takes longer has failed",
+	 .def = "300"},
 
 	{.name = "max-memory", .kind = DTP_OPT_STRING, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK,
 	 .offset = AT(max_memory), .value = "SIZE[,SIZE]...",
@@ -127,7 +128,8 @@ const struct dtp_option dtp_options[] = {
 	 .text = "check every rule of the format and, in a pipeline folder, every tensor that the model needs; exits 2 on any fault"},
 
 	{.name = "json", .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_OTHER,
-	 .commands = DTP_CMD_BENCH | DTP_CMD_PLAN | DTP_CMD_INSPECT | DTP_CMD_VERIFY, .offset = AT(json),
+	 .commands = DTP_CMD_BENCH | DTP_CMD_PLAN | DTP_CMD_INSPECT | DTP_CMD_VERIFY | DTP_CMD_DOCTOR,
+	 .offset = AT(json),
 	 .text = "print one JSON object instead of text"},
 
 	{.name = "help", .letter = 'h', .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_OTHER, .commands = DTP_CMD_ALL,

@@ -143,6 +143,15 @@ struct dtp_backend_ops {
 
 /* The CPU: oneDNN and OpenMP.  threads: of this rank. */
 enum dtp_code dtp_backend_cpu(enum dtp_dtype compute, int threads, struct dtp_backend **out, struct dtp_err *err);
+/* What it uses of this processor, as oneDNN may use it: environment variables of its own count. */
+struct dtp_cpu_facts {
+	bool avx512, avx512_bf16, amx;
+	const char *loops;  /* instructions of the element-wise loops */
+	const char *bf16;   /* how bf16 is multiplied */
+	char library[96];   /* oneDNN's versions */
+	bool mismatch;      /* the loaded one is older than what this program was compiled with, or of another major version */
+};
+void dtp_cpu_facts(struct dtp_cpu_facts *out);
 /* Computes nothing: checks, counts. */
 enum dtp_code dtp_backend_dry(enum dtp_dtype compute, struct dtp_backend **out, struct dtp_err *err);
 #endif

@@ -8,8 +8,10 @@
 
 /* Before a function: one body, one machine code per instruction set; the loader picks.  Sanitizers start too late for it. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12 && !defined(DTP_SANITIZE)
+#define DTP_CLONED 1
 #define DTP_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
+#define DTP_CLONED 0
 #define DTP_CLONES
 #endif
 
