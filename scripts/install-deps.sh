@@ -8,6 +8,8 @@ packages="gcc g++ make pkg-config libdnnl-dev libgloo-dev libcjson-dev libpcre2-
 libjpeg-dev libwebp-dev zlib1g-dev nettle-dev libcmocka-dev procps"
 # what the long tests check with: libFuzzer, memcheck
 packages="$packages clang libclang-rt-dev valgrind"
+# the validator of plans/schema.json
+packages="$packages python3-jsonschema"
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
 	echo "install-deps: this is no Debian or Ubuntu; install what these packages hold: $packages" >&2

@@ -219,27 +219,29 @@ static void refused_with_message(void **state)
 }
 
 /* What json.c says about fields must come with the file and the key. */
+static const struct {
+	const char *text, *part;
+} bad_fields[] = {
+	{"{\"x_embedder\":{}}", "style"},
+	{"{\"x_embedder\":{\"style\":7}}", "style"},
+	{"{\"x_embedder\":{\"style\":\"packed_colwise\",\"blocks\":[]}}", "blocks"},
+	{"{\"x_embedder\":{\"style\":\"packed_colwise\",\"blocks\":[1,0]}}", "blocks"},
+	{"{\"x_embedder\":{\"style\":\"packed_colwise\",\"blocks\":[1,-1]}}", "blocks"},
+	{"{\"x_embedder\":{\"style\":\"packed_colwise\",\"blocks\":[1,1.5]}}", "blocks"},
+	{"{\"x_embedder\":{\"style\":\"packed_colwise\",\"blocks\":[1,1e300]}}", "blocks"},
+	{"{\"x_embedder\":{\"style\":\"packed_colwise\",\"blocks\":[1,\"1\"]}}", "blocks"},
+	{"{\"x_embedder\":{\"style\":\"packed_colwise\",\"blocks\":2}}", "blocks"},
+	{"{\"x_embedder\":{\"style\":\"packed_colwise\",\"blocks\":[1,1,1,1,1,1,1,1,1]}}", "blocks"},
+};
+#define NFIELDS (sizeof bad_fields / sizeof *bad_fields)
+
 static void plan_parse_fields_named(void **state)
 {
-	static const struct {
-		const char *text, *part;
-	} cases[] = {
-		{"{\"x_embedder\":{}}", "style"},
-		{"{\"x_embedder\":{\"style\":7}}", "style"},
-		{"{\"x_embedder\":{\"style\":\"packed_colwise\",\"blocks\":[]}}", "blocks"},
-		{"{\"x_embedder\":{\"style\":\"packed_colwise\",\"blocks\":[1,0]}}", "blocks"},
-		{"{\"x_embedder\":{\"style\":\"packed_colwise\",\"blocks\":[1,-1]}}", "blocks"},
-		{"{\"x_embedder\":{\"style\":\"packed_colwise\",\"blocks\":[1,1.5]}}", "blocks"},
-		{"{\"x_embedder\":{\"style\":\"packed_colwise\",\"blocks\":[1,1e300]}}", "blocks"},
-		{"{\"x_embedder\":{\"style\":\"packed_colwise\",\"blocks\":[1,\"1\"]}}", "blocks"},
-		{"{\"x_embedder\":{\"style\":\"packed_colwise\",\"blocks\":2}}", "blocks"},
-		{"{\"x_embedder\":{\"style\":\"packed_colwise\",\"blocks\":[1,1,1,1,1,1,1,1,1]}}", "blocks"},
-	};
 	(void)state;
-	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+	for (size_t i = 0; i < NFIELDS; i++) {
 		struct dtp_err err = DTP_ERR_INIT;
-		apply(cases[i].text, &flux, 2, &err);
-		assert_message(&err, DTP_REFUSED, "plan.json: key 'x_embedder'", cases[i].part, (char *)NULL);
+		apply(bad_fields[i].text, &flux, 2, &err);
+		assert_message(&err, DTP_REFUSED, "plan.json: key 'x_embedder'", bad_fields[i].part, (char *)NULL);
 	}
 }
 
@@ -514,7 +516,42 @@ static void suggest_distance(void **state)
 		assert_int_equal(dtp_edit_distance(cases[i].a, cases[i].b, 5), cases[i].d);
 }
 
-int main(void)
+/* For the test of the JSON Schema: a plan as a file, whose name says whether the parser takes it. */
+static void write_plan(const char *dir, const char *name, const char *text)
+{
+	struct dtp_err err;
+	struct dtp_plan plan;
+	bool parsed = !dtp_plan_parse("plan.json", text, strlen(text), &plan, &err);
+	char path[1024];
+
+	snprintf(path, sizeof path, "%s/%s_%s.json", dir, parsed ? "parsed" : "refused", name);
+	FILE *f = fopen(path, "w");
+	if (!f || fputs(text, f) < 0 || fclose(f)) {
+		perror(path);
+		exit(1);
+	}
+	if (parsed)
+		dtp_plan_free(&plan);
+}
+
+static void write_plans(const char *dir)
+{
+	char name[64];
+
+	for (size_t i = 0; i < NBAD; i++)
+		write_plan(dir, bad_plans[i].name, bad_plans[i].text);
+	for (size_t i = 0; i < NUNEVEN; i++) {
+		snprintf(name, sizeof name, "uneven_%zu", i);
+		write_plan(dir, name, uneven_plans[i].text);
+	}
+	for (size_t i = 0; i < NFIELDS; i++) {
+		snprintf(name, sizeof name, "field_%zu", i);
+		write_plan(dir, name, bad_fields[i].text);
+	}
+}
+
+/* With an argument: writes its plans to that folder. */
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest others[] = {
 		cmocka_unit_test(plan_parse_fields_named),
@@ -535,6 +572,11 @@ int main(void)
 		cmocka_unit_test(suggest_distance),
 	};
 	struct CMUnitTest tests[NBAD + sizeof others / sizeof *others];
+
+	if (argc > 1) {
+		write_plans(argv[1]);
+		return 0;
+	}
 
 	for (size_t i = 0; i < NBAD; i++)
 		tests[i] = (struct CMUnitTest){bad_plans[i].name, refused_with_message, NULL, NULL, (void *)&bad_plans[i]};
