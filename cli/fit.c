@@ -82,6 +82,20 @@ bool dtp_fits(const struct dtp_fit *fit, int degree, const struct dtp_bound *b)
 	return (!b->host || of_all(fit, b) <= b->host->available) && first_over(fit, degree, b) < 0;
 }
 
+enum dtp_code dtp_fit_passes(struct dtp_pipeline *p, const struct dtp_options *o, struct dtp_request *r,
+			     const struct dtp_bound *b, struct dtp_err *err)
+{
+	struct dtp_fit fit;
+
+	r->passes_in_turn = false;
+	if (dtp_pipeline_passes(p, r) < 2)
+		return DTP_OK;
+	if (dtp_fit_predict(p, o, r, &fit, err))
+		return err->code;
+	r->passes_in_turn = !dtp_fits(&fit, o->tp_degree, b);
+	return DTP_OK;
+}
+
 /* Stops at the first rank that breaks a bound, as a rule the very first. */
 static bool fits_at(struct dtp_pipeline *p, const struct dtp_request *r, const struct dtp_bound *b, int degree,
 		    struct dtp_fit *fit)
@@ -199,6 +213,11 @@ static void advise_all(struct dtp_pipeline *p, const struct dtp_options *o, cons
 	if (o->keep_text_encoder) {
 		other.keep_text_encoder = false;
 		advise(&other, r, b, "without --keep-text-encoder it", err);
+	}
+	if (dtp_pipeline_passes(p, r) > 1 && !r->passes_in_turn) {
+		struct dtp_request in_turn = *r;
+		in_turn.passes_in_turn = true;
+		advise(o, &in_turn, b, "--guidance-passes in-turn", err);
 	}
 	if (replicas(b) > 1)
 		advise_fewer_replicas(o, r, b, err);

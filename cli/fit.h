@@ -32,6 +32,9 @@ uint64_t dtp_phase_bytes(const struct dtp_phase_memory *m); /* without DTP_RANK_
 /* Predicts from the checkpoint's headers; reads no weights. */
 enum dtp_code dtp_fit_predict(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
 			      struct dtp_fit *fit, struct dtp_err *err);
+/* Of two passes a step (dtp_pipeline_passes): both at once where that fits, else one after the other.  Sets r->passes_in_turn. */
+enum dtp_code dtp_fit_passes(struct dtp_pipeline *p, const struct dtp_options *o, struct dtp_request *r,
+			     const struct dtp_bound *b, struct dtp_err *err);
 bool dtp_fits(const struct dtp_fit *fit, int degree, const struct dtp_bound *b);
 /* The smallest degree from `least` to `most` at which the job fits; 0: none.  fit: of that degree.  The pipeline gets its
  * degree, o->tp_degree, back. */

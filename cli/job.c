@@ -24,6 +24,15 @@ static int node_threads(const struct dtp_args *args)
 	return args->threads ? (int)args->threads : dtp_host_threads("");
 }
 
+/* Of the replica that draws most. */
+static struct dtp_request largest_share(const struct dtp_args *args, const struct dtp_request *q)
+{
+	struct dtp_request share = *q;
+
+	share.num_images = dtp_replica_images(q->num_images, (int)args->dp_degree);
+	return share;
+}
+
 /* ---- a rank */
 
 static void silent(void *arg, const char *text)
@@ -90,6 +99,28 @@ static enum dtp_code agree_on_seed(struct dtp_rank *r, struct dtp_err *err)
 	return DTP_OK;
 }
 
+/* Two passes of guidance at once on all ranks, or in turn on all: as the machine with least room can. */
+static enum dtp_code agree_on_passes(struct dtp_rank *r, struct dtp_err *err)
+{
+	struct dtp_host_memory memory = dtp_host_memory("");
+	struct dtp_limits limits;
+	struct dtp_bound bound = {.replicas = (int)r->args->dp_degree, .host = &memory, .limit = &limits};
+	struct dtp_request share = largest_share(r->args, &r->request);
+
+	if (dtp_pipeline_passes(r->pipeline, &share) < 2 || r->args->guidance_passes != DTP_ARG_PASSES_AUTO)
+		return DTP_OK;
+	if (dtp_max_memory_parse(r->args->max_memory, &limits, err) ||
+	    dtp_fit_passes(r->pipeline, &r->options, &share, &bound, err))
+		return err->code;
+	float in_turn = share.passes_in_turn;
+	if (dtp_all_reduce(r->world, &in_turn, 1, DTP_F32, err))
+		return err->code;
+	r->request.passes_in_turn = in_turn > 0;
+	if (r->request.passes_in_turn && r->rank == 0)
+		r->mon->note(r->mon->arg, "the two passes of a step take turns, as both together do not fit");
+	return DTP_OK;
+}
+
 static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 {
 	int sizes[DTP_MESH_DIMS] = {[DTP_MESH_DP] = (int)r->args->dp_degree, [DTP_MESH_RING] = 1, [DTP_MESH_ULYSSES] = 1,
@@ -102,7 +133,7 @@ static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "compare the ranks' models");
 	if (dtp_pipeline_agree(r->pipeline, r->world, err))
 		return err->code;
-	return agree_on_seed(r, err);
+	return agree_on_passes(r, err) ? err->code : agree_on_seed(r, err);
 }
 
 static enum dtp_code run_rank(const struct dtp_args *args, dtp_rank_fn work, struct dtp_err *err)
@@ -199,12 +230,11 @@ static enum dtp_code check_model(const struct dtp_args *args, struct dtp_pipelin
 {
 	struct dtp_host_memory memory = dtp_host_memory("");
 	struct dtp_bound bound = {.replicas = (int)args->dp_degree, .host = &memory, .limit = limits};
-	struct dtp_request share;
-
 	if (dtp_pipeline_resolve(p, q, err) || (writes && dtp_outputs_check(args, q->num_images, err)))
 		return err->code;
-	share = *q; /* what the replica that draws most takes */
-	share.num_images = dtp_replica_images(q->num_images, bound.replicas);
+	struct dtp_request share = largest_share(args, q);
+	if (args->guidance_passes == DTP_ARG_PASSES_AUTO && dtp_fit_passes(p, o, &share, &bound, err))
+		return err->code;
 	return dtp_fit_check(p, o, &share, &bound, err);
 }
 

@@ -39,6 +39,9 @@ static enum dtp_code look_at_fit(struct dtp_plan_view *v, struct dtp_err *err)
 	v->host = dtp_host_memory("");
 	v->bound = (struct dtp_bound){.host = v->devices.n ? NULL : &v->host, .device = v->devices.n ? &v->devices : NULL,
 				      .limit = v->limit.n ? &v->limit : NULL};
+	if (v->args->guidance_passes == DTP_ARG_PASSES_AUTO &&
+	    dtp_fit_passes(v->pipeline, &v->options, &v->request, &v->bound, err))
+		return err->code;
 	if (dtp_fit_predict(v->pipeline, &v->options, &v->request, &v->fit, err))
 		return err->code;
 	v->enough_devices = !v->devices.n || degree <= v->devices.n;
@@ -67,7 +70,7 @@ static void look_at_speed(struct dtp_plan_view *v)
 
 static enum dtp_code look(struct dtp_plan_view *v, struct dtp_err *err)
 {
-	if (look_at_ranks(v, err) || look_at_fit(v, err))
+	if (look_at_fit(v, err) || look_at_ranks(v, err))
 		return err->code;
 	look_at_speed(v);
 	dtp_plan_advise(v);

@@ -153,6 +153,8 @@ enum dtp_code dtp_plan_print_json(const struct dtp_plan_view *v, FILE *f, struct
 	cJSON_AddNumberToObject(o, "height", (double)v->request.height);
 	cJSON_AddNumberToObject(o, "width", (double)v->request.width);
 	cJSON_AddNumberToObject(o, "steps", v->request.steps);
+	cJSON_AddNumberToObject(o, "passes", dtp_pipeline_passes(v->pipeline, &v->request));
+	cJSON_AddBoolToObject(o, "passes_in_turn", v->request.passes_in_turn);
 	cJSON_AddNumberToObject(o, "num_images", v->request.num_images);
 	cJSON_AddNumberToObject(o, "reference_images", v->request.nimages);
 	cJSON_AddNumberToObject(o, "max_sequence_length", (double)v->request.max_sequence_length);

@@ -299,6 +299,13 @@ static void print_wrapped(FILE *f, const char *s, int indent, int width)
 	fputc('\n', f);
 }
 
+static const char *passes_text(const struct dtp_plan_view *v)
+{
+	if (dtp_pipeline_passes(v->pipeline, &v->request) < 2)
+		return "";
+	return v->request.passes_in_turn ? ", 2 passes a step in turn" : ", 2 passes a step together";
+}
+
 void dtp_plan_print(const struct dtp_plan_view *v, FILE *f)
 {
 	const struct dtp_request *q = &v->request;
@@ -306,9 +313,9 @@ void dtp_plan_print(const struct dtp_plan_view *v, FILE *f)
 
 	if (q->nimages)
 		snprintf(references, sizeof references, ", %d reference image%s", q->nimages, q->nimages == 1 ? "" : "s");
-	fprintf(f, "%s: %s, tp %d, %s, %" PRId64 "x%" PRId64 ", %d step%s, %" PRId64 " text tokens%s\n", v->options.model,
+	fprintf(f, "%s: %s, tp %d, %s, %" PRId64 "x%" PRId64 ", %d step%s, %" PRId64 " text tokens%s%s\n", v->options.model,
 		dtp_pipeline_class(v->pipeline), v->options.tp_degree, v->options.compute == DTP_F32 ? "fp32" : "bf16", q->width,
-		q->height, q->steps, q->steps == 1 ? "" : "s", q->max_sequence_length, references);
+		q->height, q->steps, q->steps == 1 ? "" : "s", q->max_sequence_length, passes_text(v), references);
 	for (int i = 0; i < DTP_NPARTS; i++)
 		print_part(f, v, &v->report.part[i]);
 	print_sums(f, v);

@@ -30,6 +30,7 @@ void dtp_request_make(const struct dtp_args *args, struct dtp_options *options, 
 		.num_images = (int)args->num_images,
 		.max_sequence_length = args->max_sequence_length,
 		.output = args->output_type == DTP_ARG_LATENT ? DTP_OUTPUT_LATENT : DTP_OUTPUT_PNG,
+		.passes_in_turn = args->guidance_passes == DTP_ARG_IN_TURN,
 		.exact_timesteps = args->exact_timesteps,
 		.dump_stages = args->dump_stages,
 	};

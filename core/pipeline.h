@@ -42,6 +42,7 @@ struct dtp_request {
 	int num_images;             /* 0: 1 */
 	int64_t max_sequence_length;/* 0: 512 */
 	enum dtp_output output;
+	bool passes_in_turn;        /* of two passes (dtp_pipeline_passes): one after the other, in less memory and more time */
 	bool exact_timesteps;       /* do not round timesteps to the compute dtype as diffusers does */
 	const char *dump_stages;    /* NULL, or a safetensors file for every stage of image 0 */
 };

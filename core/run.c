@@ -206,11 +206,11 @@ static void dump_unpacked(struct dtp_run *r, const float *z)
 
 /* ---- what the phases compute */
 
-static struct dtp_tensor embeds(const struct dtp_run *r, int pass)
+/* [n, L, width], of n passes. */
+static struct dtp_tensor embeds(const struct dtp_run *r, int pass, int n)
 {
 	int64_t shape[] = {r->passes, r->req->max_sequence_length, r->p->transformer.config.joint_dim};
-	struct dtp_tensor all = dtp_tensor_make(r->embeds, r->ctx.be->compute, 3, shape), one = dtp_narrow(all, 0, pass, 1);
-	return dtp_tensor_make(one.data, one.dtype, 2, shape + 1);
+	return dtp_narrow(dtp_tensor_make(r->embeds, r->ctx.be->compute, 3, shape), 0, pass, n);
 }
 
 /* Reference i -> its tokens, into host. */
@@ -254,8 +254,9 @@ void dtp_run_references(struct dtp_run *r, float *tokens)
 void dtp_run_encode(struct dtp_run *r)
 {
 	static const char *const names[] = {"text", "neg"};
+	bool dense;
 	for (int i = 0; i < r->passes; i++)
-		dtp_text_forward(&r->ctx, &r->p->text, &r->prompt[i], embeds(r, i), names[i]);
+		dtp_text_forward(&r->ctx, &r->p->text, &r->prompt[i], dtp_as_rows(embeds(r, i, 1), &dense), names[i]);
 }
 
 /* The time that the model is given, in its own units.  The reference hands over t / 1000 in the latents' dtype and
@@ -272,18 +273,24 @@ static float model_guidance(const struct dtp_run *r)
 	return dtp_round_to(type, dtp_round_to(type, (float)r->req->guidance_scale) * 1000.0f);
 }
 
+static int passes_at_once(const struct dtp_run *r)
+{
+	return r->req->passes_in_turn ? 1 : r->passes;
+}
+
 void dtp_run_condition(struct dtp_run *r)
 {
 	struct dtp_dump *dump = r->ctx.dump;
-	for (int i = 0; i < r->passes; i++) {
-		dtp_transformer_condition(&r->ctx, &r->p->transformer, embeds(r, i), (const int64_t(*)[DTP_MAX_AXES])r->ids,
+	int at_once = passes_at_once(r);
+	for (int i = 0; i < r->passes; i += at_once) {
+		dtp_transformer_condition(&r->ctx, &r->p->transformer, embeds(r, i, at_once), (const int64_t(*)[DTP_MAX_AXES])r->ids,
 					  r->tokens + r->references, &r->cond[i]);
 		r->ctx.dump = NULL;
 	}
 	r->ctx.dump = dump;
 }
 
-/* One pass; the reference records the inside of the transformer in the first one only. */
+/* One pass, or both at once; the reference records the inside of the transformer in the first one only. */
 static struct dtp_tensor predict(struct dtp_run *r, struct dtp_tensor input, int step, int pass)
 {
 	struct dtp_dump *dump = r->ctx.dump;
@@ -327,7 +334,10 @@ void dtp_run_step(struct dtp_run *r, struct dtp_tensor input, int i)
 	struct dtp_tensor latents = dtp_run_latents(r, input), noise = predict(r, input, i, 0);
 
 	if (r->passes > 1) {
-		struct dtp_tensor uncond = predict(r, input, i, 1);
+		bool both = passes_at_once(r) > 1;
+		int64_t n = input.shape[0];
+		struct dtp_tensor uncond = both ? dtp_narrow(noise, 0, n, n) : predict(r, input, i, 1);
+		noise = dtp_narrow(noise, 0, 0, n);
 		dtp_stage(&r->ctx, noise, DTP_WHOLE, NULL, "step.%d.noise_pred_cond", i);
 		dtp_stage(&r->ctx, uncond, DTP_WHOLE, NULL, "step.%d.noise_pred_uncond", i);
 		noise = guide(r, noise, uncond);

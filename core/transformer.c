@@ -86,10 +86,10 @@ static void fill_rope(const struct dtp_transformer_config *cfg, int64_t text, co
 	}
 }
 
-void dtp_transformer_condition(struct dtp_ctx *c, const struct dtp_transformer *t, struct dtp_tensor prompt,
+void dtp_transformer_condition(struct dtp_ctx *c, const struct dtp_transformer *t, struct dtp_tensor prompts,
 			       const int64_t (*image_ids)[DTP_MAX_AXES], int64_t n, struct dtp_conditioning *out)
 {
-	int64_t text = prompt.shape[0], shape[] = {text + n, t->config.head_dim / 2};
+	int64_t text = prompts.shape[1], shape[] = {text + n, t->config.head_dim / 2};
 	struct dtp_rope_table all = {.kind = DTP_ROPE_INTERLEAVED};
 	float *host = calloc((size_t)(2 * shape[0] * shape[1]) + 1, sizeof *host), *sines = host + shape[0] * shape[1];
 
@@ -110,8 +110,10 @@ void dtp_transformer_condition(struct dtp_ctx *c, const struct dtp_transformer *
 	stage_rope(c, out->rope_text.sin, "step0.rope.txt.sin");
 	stage_rope(c, out->rope_image.cos, "step0.rope.img.cos");
 	stage_rope(c, out->rope_image.sin, "step0.rope.img.sin");
-	out->text = dtp_linear(c, &t->context_embedder, prompt);
-	dtp_stage(c, out->text, DTP_WHOLE, NULL, "step0.context_embedder");
+	bool dense;
+	out->passes = prompts.shape[0];
+	out->text = dtp_linear(c, &t->context_embedder, dtp_as_rows(prompts, &dense));
+	dtp_stage(c, rows(out->text, 0, text), DTP_WHOLE, NULL, "step0.context_embedder");
 }
 
 /* ---- time and guidance */
@@ -172,9 +174,9 @@ static void norm_only(struct dtp_ctx *c, struct dtp_tensor heads, const struct d
 	dtp_qk_norm_rope(c, heads, norm, (float)eps, &still);
 }
 
-/* x += gate * W_out(silu(g) * u), [g | u] = W_in(norm(x)). */
+/* x += gate * W_out(silu(g) * u), [g | u] = W_in(norm(x)).  detail: rows that are recorded. */
 static void feed_forward(struct dtp_ctx *c, struct dtp_tensor x, const struct dtp_layer *in, const struct dtp_layer *out,
-			 struct modulation m, float eps, bool detail)
+			 struct modulation m, float eps, int64_t detail)
 {
 	uint64_t mark = dtp_arena_mark(&c->scratch);
 	struct dtp_tensor h = dtp_linear(c, in, dtp_modulated_norm(c, x, m.shift, m.scale, eps));
@@ -182,9 +184,9 @@ static void feed_forward(struct dtp_ctx *c, struct dtp_tensor x, const struct dt
 	dtp_swiglu(c, act, cols(h, 0, act.shape[1]), cols(h, act.shape[1], act.shape[1]));
 	struct dtp_tensor y = dtp_linear_sum(c, out, act);
 	if (detail) {
-		dtp_stage(c, h, DTP_OUT_OF, in, "step0.double.0.ff.linear_in");
-		dtp_stage(c, act, DTP_INTO, out, "step0.double.0.ff.act");
-		dtp_stage(c, y, DTP_WHOLE, NULL, "step0.double.0.ff.out");
+		dtp_stage(c, rows(h, 0, detail), DTP_OUT_OF, in, "step0.double.0.ff.linear_in");
+		dtp_stage(c, rows(act, 0, detail), DTP_INTO, out, "step0.double.0.ff.act");
+		dtp_stage(c, rows(y, 0, detail), DTP_WHOLE, NULL, "step0.double.0.ff.out");
 	}
 	dtp_residual(c, x, m.gate, y);
 	dtp_arena_release(&c->scratch, mark);
@@ -227,15 +229,27 @@ static void project(struct dtp_ctx *c, struct dtp_tensor x, const struct project
 	dtp_qk_norm_rope(c, dtp_as_heads(k, dim), p->norm_k, (float)eps, rope);
 }
 
-static void double_block(struct dtp_ctx *c, const struct dtp_transformer *t, const struct dtp_double_block *b,
-			 const struct dtp_conditioning *cond, struct dtp_tensor img, struct dtp_tensor txt,
-			 struct dtp_tensor mod_img, struct dtp_tensor mod_txt, bool detail)
+/* Text or image tokens x, what attention reads of them (normed and modulated), and how much of its result is added. */
+struct stream {
+	struct dtp_tensor x, in, gate;
+};
+
+static struct stream norm_stream(struct dtp_ctx *c, struct dtp_tensor x, struct modulation m, float eps)
+{
+	return (struct stream){x, dtp_modulated_norm(c, x, m.shift, m.scale, eps), m.gate};
+}
+
+static struct stream stream_rows(struct stream s, int64_t begin, int64_t n)
+{
+	return (struct stream){rows(s.x, begin, n), rows(s.in, begin, n), s.gate};
+}
+
+/* Of one pass. */
+static void attend_jointly(struct dtp_ctx *c, const struct dtp_transformer *t, const struct dtp_double_block *b,
+			   const struct dtp_conditioning *cond, struct stream img, struct stream txt, bool detail)
 {
 	const struct dtp_transformer_config *cfg = &t->config;
-	float eps = (float)cfg->eps;
-	struct modulation img_attn = branch(mod_img, 0, cfg->width), img_mlp = branch(mod_img, 1, cfg->width);
-	struct modulation txt_attn = branch(mod_txt, 0, cfg->width), txt_mlp = branch(mod_txt, 1, cfg->width);
-	int64_t L = txt.shape[0], N = img.shape[0], w = b->to_q.out;
+	int64_t L = txt.x.shape[0], N = img.x.shape[0], w = b->to_q.out;
 	uint64_t mark = dtp_arena_mark(&c->scratch);
 
 	/* Text first, then image: joint attention without a copy. */
@@ -245,10 +259,8 @@ static void double_block(struct dtp_ctx *c, const struct dtp_transformer *t, con
 				    "norm_q", "norm_k"};
 	struct projections text = {&b->add_q, &b->add_k, &b->add_v, &b->norm_added_q, &b->norm_added_k, "add_q_proj", "add_k_proj",
 				   "add_v_proj", "norm_added_q", "norm_added_k"};
-	project(c, dtp_modulated_norm(c, img, img_attn.shift, img_attn.scale, eps), &image, rows(q, L, N), rows(k, L, N),
-		rows(v, L, N), &cond->rope_image, cfg->eps, detail);
-	project(c, dtp_modulated_norm(c, txt, txt_attn.shift, txt_attn.scale, eps), &text, rows(q, 0, L), rows(k, 0, L),
-		rows(v, 0, L), &cond->rope_text, cfg->eps, detail);
+	project(c, img.in, &image, rows(q, L, N), rows(k, L, N), rows(v, L, N), &cond->rope_image, cfg->eps, detail);
+	project(c, txt.in, &text, rows(q, 0, L), rows(k, 0, L), rows(v, 0, L), &cond->rope_text, cfg->eps, detail);
 	struct dtp_attention a = joint_attention(cfg, L + N);
 	dtp_attend(c, dtp_as_heads(o, cfg->head_dim), dtp_as_heads(q, cfg->head_dim), dtp_as_heads(k, cfg->head_dim),
 		   dtp_as_heads(v, cfg->head_dim), &a);
@@ -259,11 +271,27 @@ static void double_block(struct dtp_ctx *c, const struct dtp_transformer *t, con
 		dtp_stage(c, y_img, DTP_WHOLE, NULL, "step0.double.0.attn.to_out");
 		dtp_stage(c, y_txt, DTP_WHOLE, NULL, "step0.double.0.attn.to_add_out");
 	}
-	dtp_residual(c, img, img_attn.gate, y_img);
-	dtp_residual(c, txt, txt_attn.gate, y_txt);
+	dtp_residual(c, img.x, img.gate, y_img);
+	dtp_residual(c, txt.x, txt.gate, y_txt);
 	dtp_arena_release(&c->scratch, mark);
-	feed_forward(c, img, &b->ff_in, &b->ff_out, img_mlp, eps, detail);
-	feed_forward(c, txt, &b->context_in, &b->context_out, txt_mlp, eps, false);
+}
+
+static void double_block(struct dtp_ctx *c, const struct dtp_transformer *t, const struct dtp_double_block *b,
+			 const struct dtp_conditioning *cond, struct dtp_tensor img, struct dtp_tensor txt,
+			 struct dtp_tensor mod_img, struct dtp_tensor mod_txt, bool detail)
+{
+	const struct dtp_transformer_config *cfg = &t->config;
+	float eps = (float)cfg->eps;
+	int64_t L = txt.shape[0] / cond->passes, N = img.shape[0] / cond->passes;
+	uint64_t mark = dtp_arena_mark(&c->scratch);
+
+	struct stream image = norm_stream(c, img, branch(mod_img, 0, cfg->width), eps);
+	struct stream text = norm_stream(c, txt, branch(mod_txt, 0, cfg->width), eps);
+	for (int64_t p = 0; p < cond->passes; p++)
+		attend_jointly(c, t, b, cond, stream_rows(image, p * N, N), stream_rows(text, p * L, L), detail && p == 0);
+	dtp_arena_release(&c->scratch, mark);
+	feed_forward(c, img, &b->ff_in, &b->ff_out, branch(mod_img, 1, cfg->width), eps, detail ? N : 0);
+	feed_forward(c, txt, &b->context_in, &b->context_out, branch(mod_txt, 1, cfg->width), eps, 0);
 }
 
 /* The q and k part of a packed projection, normed but not rotated. */
@@ -286,27 +314,59 @@ static void single_block(struct dtp_ctx *c, const struct dtp_transformer *t, con
 {
 	const struct dtp_transformer_config *cfg = &t->config;
 	struct modulation m = branch(mod, 0, cfg->width);
-	int64_t S = x.shape[0], dim = cfg->head_dim;
+	int64_t S = x.shape[0] / cond->passes, dim = cfg->head_dim; /* tokens of a pass */
 	/* proj rows are [q | k | v | gate | up], out columns [attention | mlp]; D and M are the local widths. */
 	int64_t D = b->proj.out - 2 * b->out.in, M = b->out.in - D;
 	uint64_t mark = dtp_arena_mark(&c->scratch);
 
 	struct dtp_tensor p = dtp_linear(c, &b->proj, dtp_modulated_norm(c, x, m.shift, m.scale, (float)cfg->eps));
-	struct dtp_tensor q = dtp_as_heads(cols(p, 0, D), dim), k = dtp_as_heads(cols(p, D, D), dim);
-	struct dtp_tensor v = dtp_as_heads(cols(p, 2 * D, D), dim), joined = dtp_new2(c, S, D + M);
-	if (detail)
-		stage_single(c, b, p, D, cfg);
-	dtp_qk_norm_rope(c, q, &b->norm_q, (float)cfg->eps, &cond->rope_all);
-	dtp_qk_norm_rope(c, k, &b->norm_k, (float)cfg->eps, &cond->rope_all);
+	struct dtp_tensor joined = dtp_new2(c, x.shape[0], D + M);
 	struct dtp_attention a = joint_attention(cfg, S);
-	dtp_attend(c, dtp_as_heads(cols(joined, 0, D), dim), q, k, v, &a);
+	if (detail)
+		stage_single(c, b, rows(p, 0, S), D, cfg);
+	for (int64_t i = 0; i < cond->passes; i++) {
+		struct dtp_tensor own = rows(p, i * S, S), o = dtp_as_heads(cols(rows(joined, i * S, S), 0, D), dim);
+		struct dtp_tensor q = dtp_as_heads(cols(own, 0, D), dim), k = dtp_as_heads(cols(own, D, D), dim);
+		dtp_qk_norm_rope(c, q, &b->norm_q, (float)cfg->eps, &cond->rope_all);
+		dtp_qk_norm_rope(c, k, &b->norm_k, (float)cfg->eps, &cond->rope_all);
+		dtp_attend(c, o, q, k, dtp_as_heads(cols(own, 2 * D, D), dim), &a);
+	}
 	dtp_swiglu(c, cols(joined, D, M), cols(p, 3 * D, M), cols(p, 3 * D + M, M));
 	struct dtp_tensor y = dtp_linear_sum(c, &b->out, joined);
 	if (detail) {
-		dtp_stage(c, joined, DTP_INTO, &b->out, "step0.single.0.attn.to_out_in");
-		dtp_stage(c, y, DTP_WHOLE, NULL, "step0.single.0.attn.out");
+		dtp_stage(c, rows(joined, 0, S), DTP_INTO, &b->out, "step0.single.0.attn.to_out_in");
+		dtp_stage(c, rows(y, 0, S), DTP_WHOLE, NULL, "step0.single.0.attn.out");
 	}
 	dtp_residual(c, x, m.gate, y);
+	dtp_arena_release(&c->scratch, mark);
+}
+
+/* The first blocks, on two streams of all passes' tokens; then x gets each pass's text and image as one sequence. */
+static void double_blocks(struct dtp_ctx *c, const struct dtp_transformer *t, const struct dtp_conditioning *cond,
+			  struct dtp_tensor latents, struct dtp_tensor silu, struct dtp_tensor x)
+{
+	int64_t B = cond->passes, N = latents.shape[0], L = cond->text.shape[0] / B;
+	bool detail = c->dump != NULL;
+	uint64_t mark = dtp_arena_mark(&c->scratch);
+	struct dtp_tensor mod_img = dtp_linear(c, &t->mod_img, silu), mod_txt = dtp_linear(c, &t->mod_txt, silu);
+	struct dtp_tensor img = dtp_new2(c, B * N, t->config.width), txt = dtp_new2(c, B * L, t->config.width);
+
+	dtp_stage_plain(c, mod_img, "step0.mod_double_img");
+	dtp_stage_plain(c, mod_txt, "step0.mod_double_txt");
+	dtp_linear_into(c, rows(img, 0, N), &t->x_embedder, latents);
+	for (int64_t p = 1; p < B; p++)
+		dtp_copy(c, rows(img, p * N, N), rows(img, 0, N));
+	dtp_copy(c, txt, cond->text);
+	dtp_stage(c, rows(img, 0, N), DTP_WHOLE, NULL, "step0.x_embedder");
+	for (int64_t i = 0; i < t->config.layers; i++) {
+		double_block(c, t, &t->dbl[i], cond, img, txt, mod_img, mod_txt, detail && i == 0);
+		dtp_stage(c, rows(img, 0, N), DTP_WHOLE, NULL, "step0.double.%lld.img", (long long)i);
+		dtp_stage(c, rows(txt, 0, L), DTP_WHOLE, NULL, "step0.double.%lld.txt", (long long)i);
+	}
+	for (int64_t p = 0; p < B; p++) {
+		dtp_copy(c, rows(x, p * (L + N), L), rows(txt, p * L, L));
+		dtp_copy(c, rows(x, p * (L + N) + L, N), rows(img, p * N, N));
+	}
 	dtp_arena_release(&c->scratch, mark);
 }
 
@@ -315,39 +375,30 @@ struct dtp_tensor dtp_transformer_forward(struct dtp_ctx *c, const struct dtp_tr
 					  float guidance)
 {
 	const struct dtp_transformer_config *cfg = &t->config;
-	int64_t N = latents.shape[0], L = cond->text.shape[0];
+	int64_t B = cond->passes, N = latents.shape[0], L = cond->text.shape[0] / B, S = L + N;
 	bool detail = c->dump != NULL;
 
 	c->tree = &t->tree;
-	struct dtp_tensor out = dtp_new2(c, N, cfg->out_channels);
+	struct dtp_tensor out = dtp_new2(c, B * N, cfg->out_channels);
 	uint64_t mark = dtp_arena_mark(&c->scratch);
-	struct dtp_tensor temb = embed_time(c, t, time, guidance), silu = dtp_silu(c, temb);
-	struct dtp_tensor mod_img = dtp_linear(c, &t->mod_img, silu), mod_txt = dtp_linear(c, &t->mod_txt, silu);
-	struct dtp_tensor mod_single = dtp_linear(c, &t->mod_single, silu), mod_out = dtp_linear(c, &t->norm_out, silu);
-	dtp_stage_plain(c, mod_img, "step0.mod_double_img");
-	dtp_stage_plain(c, mod_txt, "step0.mod_double_txt");
-	dtp_stage_plain(c, mod_single, "step0.mod_single");
+	struct dtp_tensor temb = embed_time(c, t, time, guidance), silu = dtp_silu(c, temb), x = dtp_new2(c, B * S, cfg->width);
+	double_blocks(c, t, cond, latents, silu, x);
 
-	/* The two streams lie one after the other, so that the single blocks see one sequence. */
-	struct dtp_tensor x = dtp_new2(c, L + N, cfg->width), txt = rows(x, 0, L), img = rows(x, L, N);
-	dtp_linear_into(c, img, &t->x_embedder, latents);
-	dtp_copy(c, txt, cond->text);
-	dtp_stage(c, img, DTP_WHOLE, NULL, "step0.x_embedder");
-	for (int64_t i = 0; i < cfg->layers; i++) {
-		double_block(c, t, &t->dbl[i], cond, img, txt, mod_img, mod_txt, detail && i == 0);
-		dtp_stage(c, img, DTP_WHOLE, NULL, "step0.double.%lld.img", (long long)i);
-		dtp_stage(c, txt, DTP_WHOLE, NULL, "step0.double.%lld.txt", (long long)i);
-	}
+	struct dtp_tensor mod_single = dtp_linear(c, &t->mod_single, silu), mod_out = dtp_linear(c, &t->norm_out, silu);
+	dtp_stage_plain(c, mod_single, "step0.mod_single");
 	for (int64_t i = 0; i < cfg->single_layers; i++) {
 		single_block(c, t, &t->sgl[i], cond, x, mod_single, detail && i == 0);
-		dtp_stage(c, x, DTP_WHOLE, NULL, "step0.single.%lld", (long long)i);
+		dtp_stage(c, rows(x, 0, S), DTP_WHOLE, NULL, "step0.single.%lld", (long long)i);
 	}
 	/* AdaLayerNormContinuous: scale comes first here. */
-	struct dtp_tensor y = dtp_modulated_norm(c, img, chunk(mod_out, 1, cfg->width), chunk(mod_out, 0, cfg->width),
-						 (float)cfg->eps);
-	dtp_stage(c, y, DTP_WHOLE, NULL, "step0.norm_out");
-	dtp_linear_into(c, out, &t->proj_out, y);
-	dtp_stage(c, out, DTP_WHOLE, NULL, "step0.transformer_out");
+	struct dtp_tensor scale = chunk(mod_out, 0, cfg->width), shift = chunk(mod_out, 1, cfg->width);
+	for (int64_t p = 0; p < B; p++) {
+		struct dtp_tensor y = dtp_modulated_norm(c, rows(x, p * S + L, N), shift, scale, (float)cfg->eps);
+		dtp_linear_into(c, rows(out, p * N, N), &t->proj_out, y);
+		if (p == 0)
+			dtp_stage(c, y, DTP_WHOLE, NULL, "step0.norm_out");
+	}
+	dtp_stage(c, rows(out, 0, N), DTP_WHOLE, NULL, "step0.transformer_out");
 	dtp_arena_release(&c->scratch, mark);
 	return out;
 }

@@ -50,15 +50,17 @@ void dtp_image_ids(int64_t h, int64_t w, int64_t t, int64_t (*ids)[DTP_MAX_AXES]
 
 /* What stays the same through all steps of an image: in the scratch arena. */
 struct dtp_conditioning {
-	struct dtp_tensor text;           /* [L, width]: the embedded prompt */
+	int64_t passes;                   /* prompts, B: one prediction for each */
+	struct dtp_tensor text;           /* [B * L, width]: the embedded prompts */
 	struct dtp_rope_table rope_text, rope_image, rope_all; /* rope_all: text, then image; the others are its parts */
 };
-/* prompt: [L, joint_dim], compute dtype; text position l is (0, 0, 0, l); image_ids [n]. */
-void dtp_transformer_condition(struct dtp_ctx *c, const struct dtp_transformer *t, struct dtp_tensor prompt,
+/* prompts: [B, L, joint_dim], compute dtype; text position l is (0, 0, 0, l); image_ids [n]. */
+void dtp_transformer_condition(struct dtp_ctx *c, const struct dtp_transformer *t, struct dtp_tensor prompts,
 			       const int64_t (*image_ids)[DTP_MAX_AXES], int64_t n, struct dtp_conditioning *out);
 
-/* One prediction: latents [N, in_channels] at a time and a guidance scale in the model's units (both times 1000, rounded as
- * the caller wants them) -> [N, out_channels], compute dtype.  N may include reference tokens.  Stages: step0.*. */
+/* One prediction per pass: latents [N, in_channels], the same for all, at a time and a guidance scale in the model's units
+ * (both times 1000, rounded as the caller wants them) -> [B * N, out_channels], compute dtype.  The passes go through the layers
+ * together, as rows; only attention keeps them apart.  N may include reference tokens.  Stages, of pass 0: step0.*. */
 struct dtp_tensor dtp_transformer_forward(struct dtp_ctx *c, const struct dtp_transformer *t,
 					  const struct dtp_conditioning *cond, struct dtp_tensor latents, float time,
 					  float guidance);

@@ -43,11 +43,17 @@ enum dtp_code dtp_pipeline_set_degree(struct dtp_pipeline *p, int tp_degree, str
 	return DTP_OK;
 }
 
+int dtp_pipeline_passes(const struct dtp_pipeline *p, const struct dtp_request *r)
+{
+	(void)p;
+	return r->guidance_scale > 1 ? 2 : 1;
+}
+
 enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_request *r, int rank,
 				  struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
 {
 	uint64_t n = (uint64_t)p->o.tp_degree, wide = p->o.compute == DTP_F32 ? 2 : 1;
-	uint64_t scratch = (uint64_t)(r->height * r->width) * 100;
+	uint64_t scratch = (uint64_t)(r->height * r->width) * (dtp_pipeline_passes(p, r) > 1 && !r->passes_in_turn ? 190 : 100);
 	(void)err;
 	out[0] = (struct dtp_phase_memory){"text_encoder", wide * 600 * MB / n, 10 * MB, 64 * MB};
 	out[1] = (struct dtp_phase_memory){"transformer", wide * (1000 * MB / n + 100 * MB), scratch, 64 * MB};
@@ -115,6 +121,33 @@ static void fit_says_what_would_fit(void **state)
 	o = (struct dtp_options){.tp_degree = 8, .compute = DTP_BF16};
 	check(o, request, 1400 * MB);
 	assert_message(&err, DTP_REFUSED, "8 ranks need", "\n--tp-degree 1 needs 1.3 GB and fits", NULL);
+}
+
+static void fit_takes_passes_in_turn_where_both_do_not_fit(void **state)
+{
+	(void)state;
+	struct dtp_options o = {.tp_degree = 2, .compute = DTP_BF16};
+	struct dtp_pipeline p = {o};
+	struct dtp_request r = request;
+	struct dtp_host_memory m = {0};
+	struct dtp_bound bound = {.host = &m};
+	err = (struct dtp_err)DTP_ERR_INIT;
+	m.available = m.machine = need(o, request);
+	r.passes_in_turn = true;
+	assert_int_equal(dtp_fit_passes(&p, &o, &r, &bound, &err), DTP_OK);
+	assert_false(r.passes_in_turn); /* there is one only */
+	r.guidance_scale = 4;
+	assert_int_equal(dtp_fit_passes(&p, &o, &r, &bound, &err), DTP_OK);
+	assert_true(r.passes_in_turn);
+	assert_int_equal(dtp_fit_check(&p, &o, &r, &bound, &err), DTP_OK);
+	m.available += 2 * 90 * MB;
+	assert_int_equal(dtp_fit_passes(&p, &o, &r, &bound, &err), DTP_OK);
+	assert_false(r.passes_in_turn);
+	m.available--;
+	assert_int_equal(dtp_fit_check(&p, &o, &r, &bound, &err), DTP_REFUSED);
+	assert_message(&err, DTP_REFUSED, "\n--guidance-passes in-turn needs 1.7 GB and fits", NULL);
+	assert_int_equal(dtp_fit_passes(&p, &o, &r, &bound, &err), DTP_OK);
+	assert_true(r.passes_in_turn);
 }
 
 static void fit_counts_every_replica(void **state)
@@ -319,6 +352,7 @@ int main(void)
 		cmocka_unit_test(fit_counts_each_rank_at_its_peak),
 		cmocka_unit_test(fit_exactly_enough_is_enough),
 		cmocka_unit_test(fit_says_what_would_fit),
+		cmocka_unit_test(fit_takes_passes_in_turn_where_both_do_not_fit),
 		cmocka_unit_test(fit_counts_every_replica),
 		cmocka_unit_test(fit_suggests_a_smaller_picture),
 		cmocka_unit_test(fit_names_the_control_group),

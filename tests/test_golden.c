@@ -32,7 +32,7 @@ static const int degrees[] = {1, 2, 4, 8};
 struct spec {
 	int which; /* of cases */
 	int degree;
-	bool bf16, exact;
+	bool bf16, exact, in_turn;
 };
 
 /* ---- running the program */
@@ -147,8 +147,8 @@ static void result(const struct spec *s, const char *suffix, char path[700])
 	char base[640];
 	struct call c;
 
-	snprintf(base, sizeof base, "%s/%s-%s-tp%d%s%s", temp_dir(), cases[s->which][0], cases[s->which][1], s->degree,
-		 s->bf16 ? "-bf16" : "", s->exact ? "-exact" : "");
+	snprintf(base, sizeof base, "%s/%s-%s-tp%d%s%s%s", temp_dir(), cases[s->which][0], cases[s->which][1], s->degree,
+		 s->bf16 ? "-bf16" : "", s->exact ? "-exact" : "", s->in_turn ? "-in-turn" : "");
 	snprintf(path, 700, "%s.safetensors", base);
 	if (access(path, F_OK)) {
 		char png[700];
@@ -157,6 +157,7 @@ static void result(const struct spec *s, const char *suffix, char path[700])
 		give_int(&c, "--seed", "seed");
 		give(&c, "--dump-stages", path);
 		give(&c, "-o", png);
+		give(&c, "--guidance-passes", s->in_turn ? "in-turn" : "together");
 		if (s->exact)
 			give(&c, "--exact-timesteps", NULL);
 		end_call(&c);
@@ -548,8 +549,8 @@ static void add(CMUnitTestFunction fn, const char *what, struct spec s)
 	char *name;
 
 	assert_true(ntests < sizeof tests / sizeof tests[0]);
-	if (asprintf(&name, "golden_%s_%s_%s%s%s_tp%d", what, cases[s.which][0], cases[s.which][1], s.bf16 ? "_bf16" : "",
-		     s.exact ? "_exact" : "", s.degree) < 0)
+	if (asprintf(&name, "golden_%s_%s_%s%s%s%s_tp%d", what, cases[s.which][0], cases[s.which][1], s.bf16 ? "_bf16" : "",
+		     s.exact ? "_exact" : "", s.in_turn ? "_in_turn" : "", s.degree) < 0)
 		exit(1);
 	specs[ntests] = s;
 	tests[ntests] = (struct CMUnitTest){name, fn, NULL, NULL, &specs[ntests]};
@@ -563,18 +564,22 @@ int main(int argc, char **argv)
 		cmocka_set_test_filter(argv[1]);
 	for (int which = 0; which < (int)NCASES; which++) {
 		for (size_t d = 0; d < NDEGREES && heads[which] % degrees[d] == 0; d++) {
-			add(every_stage, "stages", (struct spec){which, degrees[d], false, false});
-			add(bf16_error, "error", (struct spec){which, degrees[d], true, false});
-			add(bf16_error, "error", (struct spec){which, degrees[d], true, true});
+			add(every_stage, "stages", (struct spec){.which = which, .degree = degrees[d]});
+			add(bf16_error, "error", (struct spec){.which = which, .degree = degrees[d], .bf16 = true});
+			add(bf16_error, "error", (struct spec){.which = which, .degree = degrees[d], .bf16 = true, .exact = true});
 		}
-		add(degrees_agree, "degrees_agree", (struct spec){which, heads[which], false, false});
+		add(degrees_agree, "degrees_agree", (struct spec){.which = which, .degree = heads[which]});
 	}
-	add(split_input_plan, "split_input_plan", (struct spec){KLEIN, 1, false, false});
-	add(split_input_plan, "split_input_plan", (struct spec){KLEIN, 2, false, false});
-	add(latent_file, "latent_file", (struct spec){KLEIN_96, 2, false, false});
-	add(latent_file, "latent_file", (struct spec){KLEIN_96, 2, true, false});
-	add(latent_file, "latent_file", (struct spec){DEV, 2, false, false});
-	add(negative_prompt, "negative_prompt", (struct spec){BASE, 2, false, false});
-	add(images_of_consecutive_seeds, "consecutive_seeds", (struct spec){KLEIN, 2, false, false});
+	add(split_input_plan, "split_input_plan", (struct spec){.which = KLEIN, .degree = 1});
+	add(split_input_plan, "split_input_plan", (struct spec){.which = KLEIN, .degree = 2});
+	add(latent_file, "latent_file", (struct spec){.which = KLEIN_96, .degree = 2});
+	add(latent_file, "latent_file", (struct spec){.which = KLEIN_96, .degree = 2, .bf16 = true});
+	add(latent_file, "latent_file", (struct spec){.which = DEV, .degree = 2});
+	for (int degree = 1; degree <= 2; degree++) {
+		add(every_stage, "stages", (struct spec){.which = BASE, .degree = degree, .in_turn = true});
+		add(bf16_error, "error", (struct spec){.which = BASE, .degree = degree, .bf16 = true, .in_turn = true});
+	}
+	add(negative_prompt, "negative_prompt", (struct spec){.which = BASE, .degree = 2});
+	add(images_of_consecutive_seeds, "consecutive_seeds", (struct spec){.which = KLEIN, .degree = 2});
 	return _cmocka_run_group_tests("golden", tests, ntests, NULL, NULL);
 }
