@@ -2,6 +2,7 @@
 #include "commands.h"
 
 #include "help.h"
+#include "shards.h"
 #include "suggest.h"
 
 #include <string.h>
@@ -19,6 +20,10 @@ const struct dtp_command dtp_commands[] = {
 	 dtp_cmd_inspect},
 	{"doctor", "look at this machine: what a run would meet, and what to do", "[OPTION]...", DTP_CMD_DOCTOR,
 	 dtp_cmd_doctor},
+	{"shard", "split a model's weights once, into a file for each rank", "--model DIR --tp-degree N -o DIR2 [OPTION]...",
+	 DTP_CMD_SHARD, dtp_cmd_shard},
+	{"unshard", "restore the files that a sharded folder was made from", "DIR -o DIR2 [OPTION]...", DTP_CMD_UNSHARD,
+	 dtp_cmd_unshard},
 	{"man", "print the manual page in roff, for man -l", "[OPTION]...", DTP_CMD_MAN, dtp_cmd_man},
 };
 const int dtp_ncommands = sizeof dtp_commands / sizeof dtp_commands[0];
@@ -67,6 +72,13 @@ enum dtp_code dtp_commands_main(int argc, char **argv, struct dtp_err *err)
 	if (args.version) {
 		printf("difftp %s\n", DTP_VERSION);
 		return DTP_OK;
+	}
+	/* What a folder was sharded for is the degree of all that is done with it. */
+	if (args.model && !DTP_GIVEN(&args, tp_degree)) {
+		int degree = (int)args.tp_degree;
+		if (dtp_shards_degree(args.model, &degree, err))
+			return err->code;
+		args.tp_degree = degree;
 	}
 	return command->run(&args, argv, err);
 }

@@ -26,5 +26,7 @@ enum dtp_code dtp_cmd_plan(const struct dtp_args *args, char **argv, struct dtp_
 enum dtp_code dtp_cmd_verify(const struct dtp_args *args, char **argv, struct dtp_err *err);
 enum dtp_code dtp_cmd_inspect(const struct dtp_args *args, char **argv, struct dtp_err *err);
 enum dtp_code dtp_cmd_doctor(const struct dtp_args *args, char **argv, struct dtp_err *err);
+enum dtp_code dtp_cmd_shard(const struct dtp_args *args, char **argv, struct dtp_err *err);
+enum dtp_code dtp_cmd_unshard(const struct dtp_args *args, char **argv, struct dtp_err *err);
 enum dtp_code dtp_cmd_man(const struct dtp_args *args, char **argv, struct dtp_err *err);
 #endif

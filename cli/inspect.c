@@ -244,7 +244,7 @@ static void judge(struct verdicts *v, const char *path, const char *error, const
 /* A pipeline folder is more than its files: configurations, and the tensors that they ask for. */
 static void check_pipeline(struct verdicts *v, const char *model)
 {
-	struct dtp_options o = {.model = model, .tp_degree = 1, .compute = DTP_BF16, .no_tokenizer = true};
+	struct dtp_options o = {.model = model, .compute = DTP_BF16, .no_tokenizer = true};
 	struct dtp_err err = DTP_ERR_INIT;
 	struct dtp_pipeline *p = NULL;
 	char text[200], path[4096];

@@ -127,7 +127,11 @@ static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 		[DTP_MESH_TP] = r->options.tp_degree};
 
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "open the model");
-	if (dtp_mesh_make(r->world, sizes, &r->mesh, err) || share_references(r, err) || open_model(r, err) ||
+	if (dtp_mesh_make(r->world, sizes, &r->mesh, err))
+		return err->code;
+	r->options.one_rank = true;
+	r->options.rank = r->mesh.dim[DTP_MESH_TP]->rank;
+	if (share_references(r, err) || open_model(r, err) ||
 	    dtp_backend_cpu(r->options.compute, r->threads, &r->backend, err))
 		return err->code;
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "compare the ranks' models");

@@ -14,10 +14,10 @@ const char *const dtp_group_titles[DTP_NGROUPS] = {
 #define AT(member) offsetof(struct dtp_args, member)
 
 const struct dtp_option dtp_options[] = {
-	{.name = "model", .letter = 'm', .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK | DTP_CMD_DOCTOR,
+	{.name = "model", .letter = 'm', .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK | DTP_CMD_DOCTOR | DTP_CMD_SHARD,
 	 .offset = AT(model), .value = "DIR",
 	 .text = "pipeline folder in the diffusers layout (model_index.json, transformer/, text_encoder/, ...)"},
-	{.name = "tp-plan", .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK, .offset = AT(tp_plan),
+	{.name = "tp-plan", .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK | DTP_CMD_SHARD, .offset = AT(tp_plan),
 	 .value = "FILE", .text = "tensor-parallel plan of the transformer (JSON)", .def = "the plan of the model's family"},
 	{.name = "dtype", .aliases = "torch-dtype", .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_MODEL,
 	 .commands = DTP_CMD_ASK, .offset = AT(dtype), .choices = "bf16=bfloat16 fp32=float32",
@@ -66,9 +66,10 @@ const struct dtp_option dtp_options[] = {
 	 .offset = AT(exact_timesteps),
 	 .text = "do not round timesteps to bf16 as diffusers does: another picture, nearer to that of fp32"},
 
-	{.name = "output", .letter = 'o', .kind = DTP_OPT_PATH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_RUN | DTP_CMD_DOCTOR,
+	{.name = "output", .letter = 'o', .kind = DTP_OPT_PATH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_RUN | DTP_CMD_DOCTOR | DTP_CMD_CONVERT,
 	 .offset = AT(output), .value = "FILE",
-	 .text = "where to write; several images become NAME_0.png, NAME_1.png, ...; a file that exists is replaced",
+	 .text = "where to write; several images become NAME_0.png, NAME_1.png, ...; a file that exists is replaced; of shard and unshard a "
+	 "new folder",
 	 .def = "out.png or out.safetensors; bench writes none"},
 	{.name = "output-type", .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_ASK & ~DTP_CMD_VERIFY,
 	 .offset = AT(output_type), .choices = "png=pil latent",
@@ -77,12 +78,12 @@ const struct dtp_option dtp_options[] = {
 	{.name = "dump-stages", .kind = DTP_OPT_PATH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_GENERATE,
 	 .offset = AT(dump_stages), .value = "FILE",
 	 .text = "write every intermediate tensor of the first image to a safetensors file"},
-	{.name = "quiet", .letter = 'q', .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_START,
+	{.name = "quiet", .letter = 'q', .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_START | DTP_CMD_CONVERT,
 	 .offset = AT(quiet), .text = "no progress and no notes on stderr; warnings and errors remain"},
 
-	{.name = "tp-degree", .aliases = "tp", .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK,
+	{.name = "tp-degree", .aliases = "tp", .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK | DTP_CMD_SHARD,
 	 .offset = AT(tp_degree), .value = "N", .min = 1, .max = 1024,
-	 .text = "ranks (processes) that share every layer; must divide the transformer's heads", .def = "1"},
+	 .text = "ranks (processes) that share every layer; must divide the transformer's heads", .def = "1; of a sharded folder its own"},
 	{.name = "dp-degree", .aliases = "dp", .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_RUN,
 	 .offset = AT(dp_degree), .value = "N", .min = 1, .max = 1024,
 	 .text = "replicas of --tp-degree ranks each, over which the images are divided; the images are the same", .def = "1"},

@@ -137,7 +137,7 @@ static enum dtp_code open_pipeline(const struct dtp_args *args, struct dtp_pipel
 	dtp_request_make(args, &options, &request);
 	options.no_tokenizer = true;
 	options.tp_plan = NULL;
-	options.tp_degree = 1;
+	options.tp_degree = 0;
 	return dtp_pipeline_open(&options, &dtp_monitor_none, p, err);
 }
 

@@ -3,6 +3,7 @@
 #include "commands.h"
 #include "output.h"
 #include "cli_verify.h"
+#include "shards.h"
 
 #define PROMPT "A cat holding a sign that says hello world"
 #define SIDE 256 /* pixels: every layer works as it does in a large picture, only sooner */
@@ -52,7 +53,13 @@ static enum dtp_code work(struct dtp_rank *r, struct dtp_err *err)
 enum dtp_code dtp_cmd_verify(const struct dtp_args *given, char **argv, struct dtp_err *err)
 {
 	struct dtp_args args = *given;
+	int sharded = 0;
 
+	if (args.model && dtp_shards_degree(args.model, &sharded, err))
+		return err->code;
+	if (sharded)
+		return dtp_fail(err, DTP_REFUSED, "'%s' is sharded, and one rank must read the whole model: verify the folder that it was "
+				"made from, or what 'difftp unshard' restores", args.model);
 	args.beside_whole = true;
 	args.output_type = DTP_ARG_LATENT; /* the VAE is not split: there is nothing to compare */
 	args.prompt = args.prompt ? args.prompt : PROMPT;

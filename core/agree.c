@@ -5,16 +5,11 @@
 #include "hash.h"
 #include "pipeline_internal.h"
 #include "plan_make.h"
-#include "st_header.h"
+#include "st_hash.h"
 
-#include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Of each tensor so much is compared: a fine-tune changes nearly all values of the tensors that it touches. */
-#define SAMPLE_BYTES 4096u
 
 enum { PLANS, SETTINGS, WEIGHTS, NITEMS = WEIGHTS + DTP_COMPONENTS };
 
@@ -49,7 +44,7 @@ static enum dtp_code hash_settings(const struct dtp_pipeline *p, struct dtp_hash
 {
 	static const char *const files[] = {"model_index.json", "scheduler/scheduler_config.json", "transformer/config.json",
 					    "text_encoder/config.json", "vae/config.json", "tokenizer/tokenizer.json",
-					    "tokenizer/tokenizer_config.json"};
+					    "tokenizer/tokenizer_config.json", DTP_SHARDS_MANIFEST};
 	char path[4096];
 	enum dtp_code rc = DTP_OK;
 
@@ -61,50 +56,14 @@ static enum dtp_code hash_settings(const struct dtp_pipeline *p, struct dtp_hash
 	return rc;
 }
 
-static enum dtp_code add_header(struct dtp_hash *h, const struct dtp_st_file *f, struct dtp_err *err)
+/* Ranks of a sharded folder read different files: each has checked that it is one of those that its manifest names. */
+static enum dtp_code hash_weights(const struct dtp_pipeline *p, const struct dtp_component *c, struct dtp_hash *h,
+				  struct dtp_err *err)
 {
-	char *text;
-	size_t len;
-	enum dtp_code rc = dtp_st_header_read(f, &text, &len, err);
-
-	if (rc)
-		return rc;
-	dtp_hash_add(h, &f->size, sizeof f->size);
-	dtp_hash_add(h, text, len);
-	free(text);
+	if (!dtp_shards_part(p->shards, c->name))
+		return dtp_st_hash(&c->st, h, err);
+	dtp_hash_add(h, p->shards->id, sizeof p->shards->id);
 	return DTP_OK;
-}
-
-/* Where the sample of entry i lies: spread, so that not the same part of every tensor is compared. */
-static uint64_t sample(const struct dtp_st_entry *e, int i, uint64_t *len)
-{
-	uint64_t spread = (uint64_t)i * UINT64_C(0x9e3779b97f4a7c15) >> 48; /* 16 bits */
-
-	*len = e->nbytes < SAMPLE_BYTES ? e->nbytes : SAMPLE_BYTES;
-	return (e->nbytes - *len) / 65536 * spread;
-}
-
-static enum dtp_code hash_weights(const struct dtp_st *st, struct dtp_hash *h, struct dtp_err *err)
-{
-	char block[SAMPLE_BYTES];
-	uint64_t at, len;
-	enum dtp_code rc = DTP_OK;
-
-	/* All are asked for at once, so that a disk can serve them side by side. */
-	for (int i = 0; i < st->nentries; i++) {
-		at = sample(&st->entries[i], i, &len);
-		posix_fadvise(st->files[st->entries[i].file].fd, (off_t)(st->entries[i].offset + at), (off_t)len,
-			      POSIX_FADV_WILLNEED);
-	}
-	for (int i = 0; !rc && i < st->nfiles; i++)
-		rc = add_header(h, &st->files[i], err);
-	for (int i = 0; !rc && i < st->nentries; i++) {
-		at = sample(&st->entries[i], i, &len);
-		rc = dtp_st_read(st, &st->entries[i], at, len, block, err);
-		if (!rc)
-			dtp_hash_add(h, block, len);
-	}
-	return rc;
 }
 
 static enum dtp_code make_digests(const struct dtp_pipeline *p, struct dtp_digest out[NITEMS], struct dtp_err *err)
@@ -115,7 +74,7 @@ static enum dtp_code make_digests(const struct dtp_pipeline *p, struct dtp_diges
 		dtp_hash_begin(&h);
 		enum dtp_code rc = i == PLANS ? hash_plans(p, &h, err)
 				   : i == SETTINGS ? hash_settings(p, &h, err)
-						   : hash_weights(&p->component[i - WEIGHTS].st, &h, err);
+						   : hash_weights(p, &p->component[i - WEIGHTS], &h, err);
 		if (rc)
 			return rc;
 		dtp_hash_end(&h, &out[i]);

@@ -3,6 +3,7 @@
 #include "json.h"
 #include "pipeline_internal.h"
 #include "plan_internal.h"
+#include "plan_make.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,28 +140,105 @@ static enum dtp_code check_classes(struct dtp_pipeline *p, struct dtp_err *err)
 	return err->code;
 }
 
-static enum dtp_code apply_plans(struct dtp_pipeline *p, const char *file, struct dtp_err *err)
+static enum dtp_code open_shards(struct dtp_pipeline *p, const struct dtp_options *o, struct dtp_err *err)
 {
+	if (dtp_shards_load(p->model, &p->shards, err))
+		return err->code;
+	int degree = p->shards ? p->shards->degree : 1;
+	p->tp_degree = o->tp_degree ? o->tp_degree : degree;
+	if (p->shards && p->tp_degree != degree)
+		return dtp_fail(err, DTP_REFUSED, "'%s' is sharded for --tp-degree %d ('%s'), not for %d: use %d, or the folder that it was "
+				"made from ('difftp unshard' restores it)", p->model, degree, p->shards->path, p->tp_degree, degree);
+	return DTP_OK;
+}
+
+/* The plan that the weights of a part are split by already. */
+static enum dtp_code sharded_plan(struct dtp_pipeline *p, const char *component, struct dtp_plan *plan, struct dtp_err *err)
+{
+	const struct dtp_shards_part *part = dtp_shards_part(p->shards, component);
+
+	if (!part)
+		return dtp_fail(err, DTP_REFUSED, "%s: no component '%s'", p->shards->path, component);
+	return dtp_plan_copy(&part->plan, plan, err);
+}
+
+/* A plan is welcome if it splits what is split already, as it is. */
+static enum dtp_code check_same_plan(struct dtp_pipeline *p, const char *file, struct dtp_err *err)
+{
+	struct dtp_plan_change *changes;
+	struct dtp_plan asked;
+	int n;
+
+	if (dtp_plan_load(file, &asked, err))
+		return err->code;
+	enum dtp_code rc = dtp_plan_compare(&p->plan, &asked, &p->transformer.tree, p->tp_degree, &changes, &n, err);
+	if (!rc && n)
+		rc = dtp_fail(err, DTP_REFUSED, "'%s' is sharded by another plan than '%s': '%s' is %s there, %s here (%d key%s differ%s); "
+			      "leave --tp-plan out, or use the folder that it was made from", p->model, file, changes[0].key.name,
+			      dtp_style_name(changes[0].a.style), dtp_style_name(changes[0].b.style), n, n == 1 ? "" : "s",
+			      n == 1 ? "s" : "");
+	free(changes);
+	dtp_plan_free(&asked);
+	return rc;
+}
+
+static enum dtp_code choose_plans(struct dtp_pipeline *p, const char *file, struct dtp_err *err)
+{
+	if (p->shards) {
+		if (sharded_plan(p, "transformer", &p->plan, err) || sharded_plan(p, "text_encoder", &p->text_plan, err))
+			return err->code;
+		return file ? check_same_plan(p, file, err) : DTP_OK;
+	}
 	if (file ? dtp_plan_load(file, &p->plan, err) : dtp_plan_builtin(p->family->plan, &p->plan, err))
 		return err->code;
-	if (dtp_plan_builtin(p->text.family->plan, &p->text_plan, err))
+	return dtp_plan_builtin(p->text.family->plan, &p->text_plan, err);
+}
+
+static enum dtp_code apply_plans(struct dtp_pipeline *p, const char *file, struct dtp_err *err)
+{
+	if (choose_plans(p, file, err))
 		return err->code;
 	if (dtp_plan_apply(&p->plan, &p->transformer.tree, p->tp_degree, err))
 		return err->code;
 	return dtp_plan_apply(&p->text_plan, &p->text.tree, p->tp_degree, err);
 }
 
-static enum dtp_code check_weights(struct dtp_pipeline *p, struct dtp_err *err)
+/* A rank's file of a sharded component, with the whole shapes of the model. */
+static enum dtp_code open_shard(struct dtp_pipeline *p, struct dtp_component *c, int rank, struct dtp_err *err)
+{
+	dtp_st_close(&c->st);
+	if (dtp_shards_open(p->shards, dtp_shards_part(p->shards, c->name), rank, &c->st, err))
+		return err->code;
+	if (c->tree == &p->text.tree)
+		c->prefix = dtp_text_prefix(&p->text, &c->st);
+	return dtp_shards_bind(c->tree, c->prefix, rank, c->degree, &c->st, err);
+}
+
+static enum dtp_code open_checkpoint(struct dtp_pipeline *p, struct dtp_component *c, const struct dtp_options *o,
+				     struct dtp_err *err)
 {
 	char dir[4096];
 
+	if (dtp_shards_part(p->shards, c->name)) {
+		for (int rank = p->tp_degree - 1; rank > 0 && !o->one_rank; rank--)
+			if (open_shard(p, c, rank, err))
+				return err->code;
+		return open_shard(p, c, o->one_rank ? o->rank : 0, err);
+	}
+	snprintf(dir, sizeof dir, "%s/%s", p->model, c->name);
+	if (dtp_st_open(dir, c->base, &c->st, err))
+		return err->code;
+	if (c->tree == &p->text.tree)
+		c->prefix = dtp_text_prefix(&p->text, &c->st);
+	return DTP_OK;
+}
+
+static enum dtp_code check_weights(struct dtp_pipeline *p, const struct dtp_options *o, struct dtp_err *err)
+{
 	for (int i = 0; i < DTP_COMPONENTS; i++) {
 		struct dtp_component *c = &p->component[i];
-		snprintf(dir, sizeof dir, "%s/%s", p->model, c->name);
-		if (dtp_st_open(dir, c->base, &c->st, err))
+		if (open_checkpoint(p, c, o, err))
 			return err->code;
-		if (i == DTP_TEXT)
-			c->prefix = dtp_text_prefix(&p->text, &c->st);
 		if (dtp_weights_check(c->tree, &c->st, c->prefix, p->mon, err))
 			return err->code;
 	}
@@ -190,13 +268,13 @@ enum dtp_code dtp_pipeline_open(const struct dtp_options *o, const struct dtp_mo
 		free(p);
 		return dtp_fail(err, DTP_FAILED, "out of memory");
 	}
-	p->tp_degree = o->tp_degree;
 	p->compute = o->compute;
 	p->keep_text_encoder = o->keep_text_encoder;
 	p->beside_whole = o->beside_whole;
 	p->mon = mon;
-	if (check_folder(p->model, err) || read_index(p, err) || open_models(p, o->references, err) || check_classes(p, err) ||
-	    apply_plans(p, o->tp_plan, err) || check_weights(p, err) || (!o->no_tokenizer && open_tokenizer(p, err))) {
+	if (check_folder(p->model, err) || read_index(p, err) || open_shards(p, o, err) || open_models(p, o->references, err) ||
+	    check_classes(p, err) || apply_plans(p, o->tp_plan, err) || check_weights(p, o, err) ||
+	    (!o->no_tokenizer && open_tokenizer(p, err))) {
 		dtp_pipeline_close(p);
 		return err->code;
 	}
@@ -224,6 +302,7 @@ void dtp_pipeline_close(struct dtp_pipeline *p)
 		dtp_st_close(&p->component[i].st);
 	dtp_plan_free(&p->plan);
 	dtp_plan_free(&p->text_plan);
+	dtp_shards_free(p->shards);
 	dtp_tokenizer_free(p->tokenizer);
 	dtp_vae_close(&p->vae);
 	dtp_text_close(&p->text);
@@ -330,6 +409,11 @@ bool dtp_pipeline_has_system(const struct dtp_pipeline *p)
 const char *dtp_pipeline_plan(const struct dtp_pipeline *p)
 {
 	return p->plan.source;
+}
+
+bool dtp_pipeline_sharded(const struct dtp_pipeline *p)
+{
+	return p->shards != NULL;
 }
 
 const char *dtp_pipeline_builtin(const struct dtp_pipeline *p)

@@ -17,7 +17,9 @@ struct dtp_pipeline;
 struct dtp_options {
 	const char *model;         /* folder */
 	const char *tp_plan;       /* NULL: the family's own */
-	int tp_degree;
+	int tp_degree;             /* 0: what a sharded folder was made for, else 1 */
+	bool one_rank;             /* of a sharded folder only the files of `rank` are opened; else all are checked, rank 0's kept */
+	int rank;
 	enum dtp_dtype compute;    /* BF16 or F32 */
 	bool keep_text_encoder;    /* false: freed before the transformer loads */
 	bool beside_whole;         /* rank 0 computes the whole model too, a layer at a time (verify.h): counts in predictions */
@@ -74,6 +76,7 @@ bool dtp_pipeline_guided(const struct dtp_pipeline *p);        /* false: distill
 int dtp_pipeline_passes(const struct dtp_pipeline *p, const struct dtp_request *r);
 bool dtp_pipeline_has_system(const struct dtp_pipeline *p);    /* the prompt's template has a system message */
 const char *dtp_pipeline_plan(const struct dtp_pipeline *p);   /* the transformer plan's source */
+bool dtp_pipeline_sharded(const struct dtp_pipeline *p);       /* each rank has its slices in a file of its own (shards.h) */
 const char *dtp_pipeline_builtin(const struct dtp_pipeline *p);/* name of the family's own plan: "flux2" */
 
 /* Predicted memory of one rank, in bytes, by phase: weights + scratch + staging, from a dry run of the forward passes.  What

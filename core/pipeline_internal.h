@@ -8,6 +8,7 @@
 #include "plan.h"
 #include "safetensors.h"
 #include "scheduler.h"
+#include "shards.h"
 #include "text_encoder.h"
 #include "transformer.h"
 #include "vae.h"
@@ -52,6 +53,7 @@ struct dtp_pipeline {
 	struct dtp_scheduler scheduler;
 	struct dtp_tokenizer *tokenizer;
 	struct dtp_plan plan, text_plan;
+	struct dtp_shards *shards;  /* NULL: the weights are whole */
 	struct dtp_component component[DTP_COMPONENTS];
 	/* For verify: who watches the passes, whether it brings the weights of all but the VAE itself, and where stages are kept
 	 * (NULL: where the request says). */

@@ -186,6 +186,22 @@ enum dtp_code dtp_plan_builtin(const char *name, struct dtp_plan *plan, struct d
 			dtp_suggest_text(&near, hint, sizeof hint), all);
 }
 
+enum dtp_code dtp_plan_copy(const struct dtp_plan *from, struct dtp_plan *to, struct dtp_err *err)
+{
+	*to = (struct dtp_plan){.source = strdup(from->source), .rules = calloc((size_t)from->n + 1, sizeof *to->rules)};
+	bool ok = to->source && to->rules;
+	for (int i = 0; ok && i < from->n; i++) {
+		to->rules[i] = from->rules[i];
+		to->rules[i].key = strdup(from->rules[i].key);
+		to->n++;
+		ok = to->rules[i].key != NULL;
+	}
+	if (ok)
+		return DTP_OK;
+	dtp_plan_free(to);
+	return dtp_fail(err, DTP_FAILED, "%s: out of memory for %d rules", from->source, from->n);
+}
+
 void dtp_plan_free(struct dtp_plan *plan)
 {
 	for (int i = 0; i < plan->n; i++)

@@ -35,6 +35,7 @@ enum dtp_code dtp_plan_load(const char *path, struct dtp_plan *plan, struct dtp_
 enum dtp_code dtp_plan_parse(const char *source, const char *text, size_t len, struct dtp_plan *plan, struct dtp_err *err);
 /* A plan of plans/ that is compiled in: "flux2", "text". */
 enum dtp_code dtp_plan_builtin(const char *name, struct dtp_plan *plan, struct dtp_err *err);
+enum dtp_code dtp_plan_copy(const struct dtp_plan *from, struct dtp_plan *to, struct dtp_err *err);
 void dtp_plan_free(struct dtp_plan *plan);
 
 /* Expands the rules over the tree for a degree and sets style and blocks of each module, after every check of

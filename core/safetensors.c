@@ -103,6 +103,7 @@ void dtp_st_close(struct dtp_st *st)
 		free(st->files[i].path);
 	}
 	free(st->files);
+	free(st->index);
 	dtp_st_entries_free(st->entries, st->nentries);
 	*st = (struct dtp_st){0};
 }
@@ -230,6 +231,8 @@ static enum dtp_code open_index(const char *dir, const char *index, struct dtp_s
 	}
 	free(map);
 	dtp_json_free(&doc);
+	if (rc == DTP_OK && !(st->index = strdup(index)))
+		rc = no_memory(index, err);
 	return rc;
 }
 

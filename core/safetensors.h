@@ -17,6 +17,7 @@ struct dtp_st_entry {
 	int64_t shape[DTP_ST_MAX_DIMS];
 	int file;               /* index into files */
 	uint64_t offset, nbytes;/* absolute in the file; checked against the file's size */
+	bool part;              /* the data are one rank's slice, dense, of the tensor whose shape this is (shards.h) */
 };
 
 struct dtp_st_file {
@@ -31,6 +32,7 @@ struct dtp_st {
 	int nfiles;
 	struct dtp_st_entry *entries; /* sorted by name */
 	int nentries;
+	char *index;                  /* path of the index that named the files; NULL: there is none */
 };
 
 /* Opens `dir`/`base`.safetensors, or `dir`/`base`.safetensors.index.json and every shard that it names (base as in

@@ -25,6 +25,13 @@ void dtp_slice_make(const struct dtp_param *p, const struct dtp_split *s, const 
 		out->run[i].begin = (uint64_t)s->run[i].begin * unit;
 		out->run[i].end = (uint64_t)s->run[i].end * unit;
 	}
+	if (e->part) { /* the slice is all that is there */
+		out->columns = false;
+		out->file_row_bytes = out->row_bytes;
+		out->nruns = 1;
+		out->run[0].begin = 0;
+		out->run[0].end = (uint64_t)out->rows;
+	}
 }
 
 /* ---- byte ranges */
@@ -72,6 +79,23 @@ static bool next_in_rows(struct dtp_slice_walk *w, uint64_t *offset, uint64_t *l
 bool dtp_slice_next(struct dtp_slice_walk *w, uint64_t *offset, uint64_t *len)
 {
 	return w->slice->columns ? next_in_columns(w, offset, len) : next_in_rows(w, offset, len);
+}
+
+void dtp_slice_pieces(const struct dtp_slice *s, int64_t row, int64_t n, void (*fn)(void *arg, uint64_t offset, uint64_t len),
+		      void *arg)
+{
+	uint64_t first = (uint64_t)row, last = first + (uint64_t)n;
+
+	for (int i = 0; !s->columns && i < s->nruns; i++) {
+		uint64_t begin = s->run[i].begin > first ? s->run[i].begin : first;
+		uint64_t end = s->run[i].end < last ? s->run[i].end : last;
+		if (begin < end)
+			fn(arg, (begin - first) * s->file_row_bytes, (end - begin) * s->file_row_bytes);
+	}
+	for (uint64_t r = 0; s->columns && r < (uint64_t)n; r++)
+		for (int i = 0; i < s->nruns; i++)
+			if (s->run[i].begin < s->run[i].end)
+				fn(arg, r * s->file_row_bytes + s->run[i].begin, s->run[i].end - s->run[i].begin);
 }
 
 /* ---- reading: one scattered read takes wanted bytes to their places and the small gaps between them to nowhere */

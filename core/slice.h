@@ -39,6 +39,11 @@ struct dtp_slice_walk {
 struct dtp_slice_walk dtp_slice_walk(const struct dtp_slice *s, int64_t row, int64_t n);
 bool dtp_slice_next(struct dtp_slice_walk *w, uint64_t *offset, uint64_t *len);
 
+/* What the slice has of the whole rows [row, row + n) of the tensor (not its own): calls fn with each piece, in the slice's own
+ * order, as a range of these rows' bytes.  Of an entry that is no part. */
+void dtp_slice_pieces(const struct dtp_slice *s, int64_t row, int64_t n, void (*fn)(void *arg, uint64_t offset, uint64_t len),
+		      void *arg);
+
 struct dtp_read_stats {
 	uint64_t wanted, gaps, requests;
 };

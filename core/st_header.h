@@ -14,5 +14,8 @@ enum dtp_code dtp_st_header_parse(const char *path, const char *text, size_t len
 				  struct dtp_st_entry **entries, int *n, struct dtp_err *err);
 /* Reads the header's text of an open file: checks its length against the limit and the file.  *text is malloc'd. */
 enum dtp_code dtp_st_header_read(const struct dtp_st_file *f, char **text, size_t *len, struct dtp_err *err);
+/* The head of a file that holds these entries in this order, its 8-byte length included, padded so that the data begins at a
+ * multiple of 8; name, dtype_name, shape and nbytes count.  malloc'd, NULL when out of memory. */
+char *dtp_st_header_make(const struct dtp_st_entry *entries, int n, const char *const (*metadata)[2], int nmeta, size_t *len);
 void dtp_st_entries_free(struct dtp_st_entry *entries, int n);
 #endif

@@ -2,6 +2,7 @@
 #include "file.h"
 #include "json.h"
 #include "safetensors.h"
+#include "st_header.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -39,42 +40,64 @@ static bool add_numbers(cJSON *obj, const char *key, const int64_t *v, int n)
 	return cJSON_AddRawToObject(obj, key, text) != NULL;
 }
 
-static bool add_tensor(cJSON *root, const struct dtp_st_out *t, uint64_t begin)
+static bool add_entry(cJSON *root, const struct dtp_st_entry *e, uint64_t begin)
 {
-	const int64_t range[2] = {(int64_t)begin, (int64_t)(begin + bytes_of(&t->tensor))};
-	cJSON *o = cJSON_AddObjectToObject(root, t->name);
-	return o && cJSON_AddStringToObject(o, "dtype", dtp_dtype_name(t->tensor.dtype)) &&
-	       add_numbers(o, "shape", t->tensor.shape, t->tensor.ndim) && add_numbers(o, "data_offsets", range, 2);
+	const int64_t range[2] = {(int64_t)begin, (int64_t)(begin + e->nbytes)};
+	cJSON *o = cJSON_AddObjectToObject(root, e->name);
+	return o && cJSON_AddStringToObject(o, "dtype", e->dtype_name) && add_numbers(o, "shape", e->shape, e->ndim) &&
+	       add_numbers(o, "data_offsets", range, 2);
 }
 
-/* The header's text, padded with spaces so that the data begins at a multiple of 8; NULL: out of memory. */
-static char *make_header(const struct dtp_st_out *const *order, int n, const char *const (*metadata)[2], int nmeta)
+static bool add_metadata(cJSON *root, const char *const (*metadata)[2], int nmeta)
 {
-	char *text = NULL, *padded = NULL;
-	uint64_t offset = 0;
-	cJSON *root = cJSON_CreateObject(), *meta;
-	bool ok = root != NULL;
+	cJSON *meta = nmeta ? cJSON_AddObjectToObject(root, "__metadata__") : NULL;
+	bool ok = meta || !nmeta;
 
-	if (ok && nmeta) {
-		ok = (meta = cJSON_AddObjectToObject(root, "__metadata__")) != NULL;
-		for (int i = 0; ok && i < nmeta; i++)
-			ok = cJSON_AddStringToObject(meta, metadata[i][0], metadata[i][1]) != NULL;
-	}
+	for (int i = 0; ok && i < nmeta; i++)
+		ok = cJSON_AddStringToObject(meta, metadata[i][0], metadata[i][1]) != NULL;
+	return ok;
+}
+
+char *dtp_st_header_make(const struct dtp_st_entry *entries, int n, const char *const (*metadata)[2], int nmeta, size_t *len)
+{
+	cJSON *root = cJSON_CreateObject();
+	bool ok = root && add_metadata(root, metadata, nmeta);
+	char *text = NULL, *all = NULL;
+	uint64_t offset = 0;
+
 	for (int i = 0; ok && i < n; i++) {
-		ok = add_tensor(root, order[i], offset);
-		offset += bytes_of(&order[i]->tensor);
+		ok = add_entry(root, &entries[i], offset);
+		offset += entries[i].nbytes;
 	}
 	if (ok && (text = cJSON_PrintUnformatted(root))) {
-		size_t len = strlen(text), full = (len + 7) / 8 * 8;
-		if ((padded = malloc(full + 1))) {
-			memset(padded, ' ', full);
-			memcpy(padded, text, len);
-			padded[full] = '\0';
+		size_t used = strlen(text), full = (used + 7) / 8 * 8;
+		if ((all = malloc(8 + full + 1))) {
+			for (int i = 0; i < 8; i++)
+				all[i] = (char)(full >> 8 * i);
+			memset(all + 8, ' ', full);
+			memcpy(all + 8, text, used);
+			all[8 + full] = '\0';
+			*len = 8 + full;
 		}
 	}
-	free(text);
+	cJSON_free(text);
 	cJSON_Delete(root);
-	return padded;
+	return all;
+}
+
+/* The names are the tensors' own; NULL: out of memory. */
+static struct dtp_st_entry *entries_of(const struct dtp_st_out *const *order, int n)
+{
+	struct dtp_st_entry *e = calloc((size_t)n + 1, sizeof *e);
+
+	for (int i = 0; e && i < n; i++) {
+		const struct dtp_tensor *t = &order[i]->tensor;
+		e[i] = (struct dtp_st_entry){.name = (char *)(uintptr_t)order[i]->name, .dtype = t->dtype, .ndim = t->ndim,
+					     .nbytes = bytes_of(t)};
+		snprintf(e[i].dtype_name, sizeof e[i].dtype_name, "%s", dtp_dtype_name(t->dtype));
+		memcpy(e[i].shape, t->shape, (size_t)t->ndim * sizeof *t->shape);
+	}
+	return e;
 }
 
 /* What cannot be written right is a fault of the caller, and found before a file is touched. */
@@ -90,19 +113,15 @@ static enum dtp_code check_tensors(const char *path, const struct dtp_st_out *t,
 	return DTP_OK;
 }
 
-static enum dtp_code write_all(const char *path, const char *header, const struct dtp_st_out *const *order, int n,
+static enum dtp_code write_all(const char *path, const char *header, size_t len, const struct dtp_st_out *const *order, int n,
 			       struct dtp_err *err)
 {
 	struct dtp_outfile out;
-	unsigned char len[8];
-	uint64_t size = strlen(header);
 
-	for (int i = 0; i < 8; i++)
-		len[i] = (unsigned char)(size >> 8 * i);
 	enum dtp_code rc = dtp_outfile_open(path, &out, err);
 	if (rc)
 		return rc;
-	bool ok = fwrite(len, sizeof len, 1, out.f) == 1 && fwrite(header, size, 1, out.f) == 1;
+	bool ok = fwrite(header, len, 1, out.f) == 1;
 	for (int i = 0; ok && i < n; i++) {
 		uint64_t bytes = bytes_of(&order[i]->tensor);
 		ok = !bytes || fwrite(order[i]->tensor.data, bytes, 1, out.f) == 1;
@@ -114,11 +133,34 @@ static enum dtp_code write_all(const char *path, const char *header, const struc
 	return rc;
 }
 
+static enum dtp_code write_ordered(const char *path, const struct dtp_st_out *const *order, int n,
+				   const char *const (*metadata)[2], int nmeta, struct dtp_err *err)
+{
+	struct dtp_st_entry *entries = entries_of(order, n);
+	struct dtp_json doc;
+	size_t len;
+	char *header = entries ? dtp_st_header_make(entries, n, metadata, nmeta, &len) : NULL;
+	enum dtp_code rc;
+
+	free(entries);
+	if (!header)
+		return no_memory(path, err);
+	/* Names that are no UTF-8 or occur twice would make a file that nobody can read. */
+	rc = dtp_json_parse(path, header + 8, len - 8, &doc, err);
+	if (rc == DTP_OK) {
+		dtp_json_free(&doc);
+		rc = write_all(path, header, len, order, n, err);
+	} else if (err) {
+		err->code = rc = DTP_FAILED;
+		dtp_err_prefix(err, "cannot write the header of ");
+	}
+	free(header);
+	return rc;
+}
+
 enum dtp_code dtp_st_write(const char *path, const struct dtp_st_out *tensors, int n, const char *const (*metadata)[2],
 			   int nmeta, struct dtp_err *err)
 {
-	struct dtp_json doc;
-
 	enum dtp_code rc = check_tensors(path, tensors, n, err);
 	if (rc)
 		return rc;
@@ -128,21 +170,7 @@ enum dtp_code dtp_st_write(const char *path, const struct dtp_st_out *tensors, i
 	for (int i = 0; i < n; i++)
 		order[i] = &tensors[i];
 	qsort(order, (size_t)n, sizeof *order, in_file_order);
-	char *header = make_header(order, n, metadata, nmeta);
-	if (!header) {
-		rc = no_memory(path, err);
-	} else {
-		/* Names that are no UTF-8 or occur twice would make a file that nobody can read. */
-		rc = dtp_json_parse(path, header, strlen(header), &doc, err);
-		if (rc == DTP_OK) {
-			dtp_json_free(&doc);
-			rc = write_all(path, header, order, n, err);
-		} else if (err) {
-			err->code = rc = DTP_FAILED;
-			dtp_err_prefix(err, "cannot write the header of ");
-		}
-	}
-	free(header);
+	rc = write_ordered(path, order, n, metadata, nmeta, err);
 	free(order);
 	return rc;
 }
