@@ -78,13 +78,14 @@ bench-ops: $(B)/tests/bench_ops
 # The parsers of foreign bytes under libFuzzer, with clang; make fuzz FUZZ_SECONDS=60 also runs each for as long.
 FUZZ := build/fuzz
 FUZZ_CFLAGS := -std=c11 -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-$(FUZZ)/%.o: core/%.c
+FUZZED := $(wildcard core/*.c) cli/flags.c cli/line.c cli/options.c
+$(FUZZ)/%.o: %.c
 	@mkdir -p $(@D)
 	$(call say,FUZZ)
 	$(Q)clang $(CPPFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer-no-link -MMD -MP -c -o $@ $<
-$(FUZZ)/core.a: $(patsubst core/%.c,$(FUZZ)/%.o,$(wildcard core/*.c))
+$(FUZZ)/fuzzed.a: $(FUZZED:%.c=$(FUZZ)/%.o)
 	$(Q)rm -f $@ && $(AR) qcs $@ $^
-$(FUZZ)/fuzz_%: tests/fuzz/fuzz_%.c $(FUZZ)/core.a $(B)/plans.o
+$(FUZZ)/fuzz_%: tests/fuzz/fuzz_%.c $(FUZZ)/fuzzed.a $(B)/plans.o
 	$(call say,FUZZ)
 	$(Q)clang $(CPPFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 fuzz: $(patsubst tests/fuzz/%.c,$(FUZZ)/%,$(wildcard tests/fuzz/fuzz_*.c))

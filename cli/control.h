@@ -25,13 +25,14 @@ enum dtp_msg_type {
 	DTP_MSG_STAGE, /* n: phase; text: stage */
 	DTP_MSG_NOTE,  /* text */
 	DTP_MSG_WARN,  /* text */
-	DTP_MSG_FAIL,  /* n: code, secondary; text: message */
+	DTP_MSG_FAIL,  /* n: code, secondary, verdict; text: message */
 	DTP_MSG_DONE,  /* n: code */
 	DTP_MSG_SET,   /* text: key, value */
 	DTP_MSG_GET,   /* text: key; answered as soon as the key exists */
 	/* server to rank */
 	DTP_MSG_VALUE, /* text: key, value */
 	DTP_MSG_ABORT, /* text: why */
+	DTP_MSG_FINISH, /* end after what is at hand */
 	DTP_MSG_TYPES
 };
 

@@ -133,7 +133,7 @@ static enum dtp_code add_item(const struct dtp_option *o, const char *s, struct 
 	return DTP_OK;
 }
 
-static enum dtp_code set_value(const struct dtp_option *o, const char *s, struct dtp_args *args, struct dtp_err *err)
+static enum dtp_code put_value(const struct dtp_option *o, const char *s, struct dtp_args *args, struct dtp_err *err)
 {
 	void *to = (char *)args + o->offset;
 
@@ -162,7 +162,54 @@ static enum dtp_code set_value(const struct dtp_option *o, const char *s, struct
 	return DTP_OK;
 }
 
+enum dtp_code dtp_args_set(struct dtp_args *args, const struct dtp_option *o, const char *value, struct dtp_err *err)
+{
+	enum dtp_code code = put_value(o, value, args, err);
+
+	if (!code)
+		args->given |= UINT64_C(1) << (o - dtp_options);
+	return code;
+}
+
 /* ---- names */
+
+struct wanted {
+	char name[64];
+	bool found;
+	struct dtp_suggest *near;
+};
+
+static bool match_name(void *arg, const char *word, size_t len)
+{
+	struct wanted *w = arg;
+	char name[64];
+
+	snprintf(name, sizeof name, "%.*s", (int)len, word);
+	dtp_suggest_try(w->near, name);
+	w->found = !strcmp(name, w->name);
+	return !w->found;
+}
+
+const struct dtp_option *dtp_option_find(unsigned commands, const char *name, struct dtp_suggest *near)
+{
+	struct wanted w = {.near = near};
+
+	snprintf(w.name, sizeof w.name, "%s", name);
+	for (char *p = w.name; *p; p++)
+		*p = *p == '_' ? '-' : *p;
+	*near = dtp_suggest_begin(name);
+	for (int i = 0; i < dtp_noptions; i++) {
+		const struct dtp_option *o = &dtp_options[i];
+		if (!(o->commands & commands))
+			continue;
+		dtp_each_word(o->name, match_name, &w);
+		if (!w.found)
+			dtp_each_word(o->aliases, match_name, &w);
+		if (w.found)
+			return o;
+	}
+	return NULL;
+}
 
 /* The spellings of one command's options as getopt_long wants them. */
 struct spellings {
@@ -333,9 +380,8 @@ enum dtp_code dtp_args_parse(enum dtp_command_bit command, int argc, char **argv
 		if (o->kind != DTP_OPT_SWITCH && optarg == argv[optind - 1] && is_option(&s, optarg))
 			return dtp_fail(err, DTP_REFUSED, "option '%s' needs a value, but the option '%s' follows", typed,
 					optarg);
-		if (set_value(o, optarg, args, err))
+		if (dtp_args_set(args, o, optarg, err))
 			return err->code;
-		args->given |= UINT64_C(1) << (o - dtp_options);
 	}
 	for (; optind < argc; optind++)
 		if (add_word(command, argv[optind], args, err))

@@ -4,6 +4,7 @@
 #define DTP_FLAGS_H
 
 #include "err.h"
+#include "suggest.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -29,6 +30,8 @@ enum dtp_command_bit { DTP_CMD_GENERATE = 1, DTP_CMD_BENCH = 2, DTP_CMD_MAN = 4,
 #define DTP_CMD_CONVERT (DTP_CMD_SHARD | DTP_CMD_UNSHARD)
 #define DTP_CMD_ALL (DTP_CMD_START | DTP_CMD_MAN | DTP_CMD_PLAN | DTP_CMD_INSPECT | DTP_CMD_DOCTOR | \
 	DTP_CMD_CONVERT)
+
+#define DTP_CMD_LINE (1 << 30) /* no command: a line of --prompts, whose keys are options */
 
 enum dtp_opt_group { DTP_GROUP_MODEL, DTP_GROUP_PICTURE, DTP_GROUP_OUTPUT, DTP_GROUP_RANKS, DTP_GROUP_BENCH,
 	DTP_GROUP_PLAN, DTP_GROUP_VERIFY, DTP_GROUP_INSPECT, DTP_GROUP_OTHER, DTP_NGROUPS };
@@ -70,7 +73,7 @@ int dtp_command_words(enum dtp_command_bit command);
 /* What the command line said.  Members that were not given hold the value with which the core asks for the model's
  * default (0; guidance -1). */
 struct dtp_args {
-	const char *model, *prompt, *tp_plan, *output, *dump_stages; /* NULL: not given */
+	const char *model, *prompt, *prompts, *tp_plan, *output, *dump_stages; /* NULL: not given */
 	const char *negative_prompt, *system_message;
 	const char *devices, *max_memory, *emit, *filter;
 	struct dtp_list images;
@@ -81,7 +84,7 @@ struct dtp_args {
 	double guidance_scale, timeout, tflops, tolerance;
 	uint64_t seed;
 	int dtype, device, output_type, guidance_passes;
-	bool exact_timesteps, keep_text_encoder, json, quiet, suggest, diff, check, free_run, help, version;
+	bool exact_timesteps, keep_text_encoder, resume, json, quiet, suggest, diff, check, free_run, help, version;
 	bool beside_whole; /* set by the command: see struct dtp_options */
 	uint64_t given; /* bit i: row i of the table was given */
 };
@@ -90,6 +93,10 @@ struct dtp_args {
  * options, malformed values and stray words are DTP_REFUSED, with what was probably meant. */
 enum dtp_code dtp_args_parse(enum dtp_command_bit command, int argc, char **argv, struct dtp_args *args,
 			     struct dtp_err *err);
+/* The option of this spelling ('_' is '-') that belongs to one of the commands; NULL: none.  near: what was probably meant. */
+const struct dtp_option *dtp_option_find(unsigned commands, const char *name, struct dtp_suggest *near);
+/* Gives an option a value, as the command line does. */
+enum dtp_code dtp_args_set(struct dtp_args *args, const struct dtp_option *o, const char *value, struct dtp_err *err);
 /* Whether the option whose value lies at this offset was given. */
 bool dtp_args_given(const struct dtp_args *args, size_t offset);
 void dtp_args_give(struct dtp_args *args, size_t offset); /* from now on it was */

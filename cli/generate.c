@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command that draws images. */
 #include "commands.h"
+#include "batch.h"
 #include "output.h"
 
 static enum dtp_code work(struct dtp_rank *r, struct dtp_err *err)
@@ -11,7 +12,9 @@ static enum dtp_code work(struct dtp_rank *r, struct dtp_err *err)
 
 enum dtp_code dtp_cmd_generate(const struct dtp_args *args, char **argv, struct dtp_err *err)
 {
-	if (!args->prompt)
+	if (dtp_batch_check_options(args, err))
+		return err->code;
+	if (!args->prompt && !args->prompts)
 		return dtp_fail(err, DTP_REFUSED, "option '--prompt' is missing: what to draw (it may be empty: --prompt '')");
-	return dtp_job_run(args, argv, true, work, err);
+	return dtp_job_run(args, argv, true, args->prompts ? dtp_batch_work : work, err);
 }

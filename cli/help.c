@@ -182,7 +182,7 @@ static void man_option(FILE *f, const struct dtp_option *o)
 		roff(f, o->def);
 		fputc('.', f);
 	}
-	man_commands(f, o->commands);
+	man_commands(f, o->commands & ~(unsigned)DTP_CMD_LINE);
 	fputc('\n', f);
 }
 

@@ -2,14 +2,18 @@
 #include "job.h"
 
 #include "agree.h"
+#include "batch.h"
 #include "fit.h"
 #include "host.h"
 #include "launch.h"
+#include "lines.h"
 #include "progress.h"
+#include "record.h"
 #include "request.h"
 #include "worker.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -79,24 +83,31 @@ static enum dtp_code share_references(struct dtp_rank *r, struct dtp_err *err)
 	return DTP_OK;
 }
 
-/* Rank 0 draws a seed when none was given; all use it. */
+/* That of the batch that goes on, else a random one. */
+static enum dtp_code choose_seed(struct dtp_rank *r, uint64_t *seed, struct dtp_err *err)
+{
+	bool recorded = r->args->resume && dtp_record_seed(dtp_batch_folder(r->args), seed);
+	uint32_t bits; /* all that the generator uses; more would be more to copy by hand */
+	char text[96];
+
+	if (!recorded && getrandom(&bits, sizeof bits, 0) != (ssize_t)sizeof bits)
+		return dtp_fail(err, DTP_FAILED, "no random seed: getrandom: %s", strerror(errno));
+	*seed = recorded ? *seed : bits;
+	snprintf(text, sizeof text, "seed %" PRIu64 "%s", *seed, recorded ? " (the record's)" : "");
+	r->mon->note(r->mon->arg, text);
+	return DTP_OK;
+}
+
+/* Rank 0 chooses a seed when none was given; all use it. */
 static enum dtp_code agree_on_seed(struct dtp_rank *r, struct dtp_err *err)
 {
-	char text[64];
-	uint32_t bits = 0;
+	uint64_t *seed = &r->request.seed;
 
 	if (DTP_GIVEN(r->args, seed))
 		return DTP_OK;
-	/* 32 bits are all that the generator uses; more would be more to copy by hand. */
-	if (r->rank == 0 && getrandom(&bits, sizeof bits, 0) != (ssize_t)sizeof bits)
-		return dtp_fail(err, DTP_FAILED, "no random seed: getrandom: %s", strerror(errno));
-	if (dtp_broadcast(r->world, &bits, sizeof bits, 0, err))
+	if (r->rank == 0 && choose_seed(r, seed, err))
 		return err->code;
-	r->request.seed = bits;
-	snprintf(text, sizeof text, "seed %u", bits);
-	if (r->rank == 0)
-		r->mon->note(r->mon->arg, text);
-	return DTP_OK;
+	return dtp_broadcast(r->world, seed, sizeof *seed, 0, err);
 }
 
 /* Two passes of guidance at once on all ranks, or in turn on all: as the machine with least room can. */
@@ -147,6 +158,7 @@ static enum dtp_code run_rank(const struct dtp_args *args, dtp_rank_fn work, str
 	enum dtp_code code = dtp_worker_open(&w, err);
 
 	if (code == DTP_OK) {
+		r.worker = w;
 		r.mon = dtp_worker_monitor(w);
 		r.world = dtp_worker_world(w);
 		r.rank = dtp_worker_rank(w);
@@ -184,24 +196,32 @@ static void warn(void *arg, const char *text)
 	dtp_progress_warn(arg, text);
 }
 
-/* One line that says what is going to be done, defaults filled in. */
-static void announce(struct dtp_progress *progress, const struct dtp_pipeline *p, const struct dtp_options *o,
-		     const struct dtp_request *q, int replicas, int threads)
+/* What is drawn: the request's own, or what the lines of a batch have where they say nothing else. */
+static void describe(const struct dtp_args *args, const struct dtp_pipeline *p, const struct dtp_request *q, char *buf, size_t size)
 {
-	char text[1024], dp[32] = "", references[40] = "";
-	int ranks = replicas * o->tp_degree;
+	char images[64], references[40] = "";
 
-	if (replicas > 1)
-		snprintf(dp, sizeof dp, "dp %d x ", replicas);
 	if (q->nimages)
 		snprintf(references, sizeof references, ", %d reference%s", q->nimages, q->nimages == 1 ? "" : "s");
-	snprintf(text, sizeof text,
-		 "%s: %lldx%lld, %d step%s, guidance %g%s, %d image%s%s, %s, %stp %d (%s), %d thread%s",
-		 dtp_pipeline_class(p), (long long)q->width, (long long)q->height, q->steps, q->steps == 1 ? "" : "s",
-		 q->guidance_scale, dtp_pipeline_guided(p) ? "" : " (no effect: the model is distilled)", q->num_images,
-		 q->num_images == 1 ? "" : "s", references, o->compute == DTP_F32 ? "fp32" : "bf16", dp, o->tp_degree,
-		 dtp_pipeline_plan(p),
-		 threads, threads == 1 ? "" : "s");
+	snprintf(images, sizeof images, "%d image%s%s", q->num_images, q->num_images == 1 ? "" : "s", args->prompts ? " a line" : "");
+	snprintf(buf, size, "%s%s%s%lldx%lld, %d step%s, guidance %g%s, %s%s", args->prompts ? "prompts of " : "",
+		 args->prompts ? dtp_lines_name(args->prompts) : "", args->prompts ? ", where they say nothing else " : "",
+		 (long long)q->width, (long long)q->height, q->steps, q->steps == 1 ? "" : "s", q->guidance_scale,
+		 dtp_pipeline_guided(p) ? "" : " (no effect: the model is distilled)", images, references);
+}
+
+/* One line that says what is going to be done, defaults filled in. */
+static void announce(const struct dtp_args *args, struct dtp_progress *progress, const struct dtp_pipeline *p,
+		     const struct dtp_options *o, const struct dtp_request *q)
+{
+	char text[1024], what[640], dp[32] = "";
+	int ranks = ranks_of(args), threads = node_threads(args);
+
+	if (args->dp_degree > 1)
+		snprintf(dp, sizeof dp, "dp %d x ", (int)args->dp_degree);
+	describe(args, p, q, what, sizeof what);
+	snprintf(text, sizeof text, "%s: %s, %s, %stp %d (%s), %d thread%s", dtp_pipeline_class(p), what,
+		 o->compute == DTP_F32 ? "fp32" : "bf16", dp, o->tp_degree, dtp_pipeline_plan(p), threads, threads == 1 ? "" : "s");
 	dtp_progress_note(progress, text);
 	if (threads < ranks) {
 		snprintf(text, sizeof text, "%d ranks share %d thread%s' worth of processors: expect them to be slow",
@@ -234,7 +254,12 @@ static enum dtp_code check_model(const struct dtp_args *args, struct dtp_pipelin
 {
 	struct dtp_host_memory memory = dtp_host_memory("");
 	struct dtp_bound bound = {.replicas = (int)args->dp_degree, .host = &memory, .limit = limits};
-	if (dtp_pipeline_resolve(p, q, err) || (writes && dtp_outputs_check(args, q->num_images, err)))
+
+	if (dtp_pipeline_resolve(p, q, err))
+		return err->code;
+	if (args->prompts) /* each line is checked for itself */
+		return dtp_batch_check_files(args, err);
+	if (writes && dtp_outputs_check(args, q->num_images, err))
 		return err->code;
 	struct dtp_request share = largest_share(args, q);
 	if (args->guidance_passes == DTP_ARG_PASSES_AUTO && dtp_fit_passes(p, o, &share, &bound, err))
@@ -264,7 +289,7 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, struct dt
 	if (!code)
 		code = check_model(args, p, &o, &q, writes, &limits, err);
 	if (code == DTP_OK) {
-		announce(progress, p, &o, &q, (int)args->dp_degree, node_threads(args));
+		announce(args, progress, p, &o, &q);
 		warn_without_effect(args, progress, p, &q);
 	}
 	dtp_pipeline_close(p);
@@ -277,6 +302,7 @@ enum dtp_code dtp_job_run(const struct dtp_args *args, char **argv, bool writes,
 	struct dtp_launch launch = {
 		.nranks = ranks_of(args),
 		.argv = argv,
+		.may_finish = args->prompts != NULL,
 		.timeout_s = args->timeout,
 		.on_event = dtp_progress_event,
 		.arg = &progress,

@@ -13,6 +13,7 @@ struct dtp_rank {
 	struct dtp_options options;
 	struct dtp_references references;
 	struct dtp_request request; /* resolved, seed included; the same on all ranks */
+	struct dtp_worker *worker;
 	const struct dtp_monitor *mon;
 	struct dtp_monitor muted;   /* mon without notes and warnings: opening tells nothing that was not told before */
 	struct dtp_pipeline *pipeline;

@@ -50,6 +50,7 @@ struct job {
 	sigset_t old_mask;
 	struct sigaction old_chld;
 	bool int_was_ignored;
+	bool finishing; /* asked to end in its own time */
 	bool ending;
 	double ending_since;
 };
@@ -302,6 +303,17 @@ static void reap(struct job *j)
 	}
 }
 
+/* The first SIGINT, where the ranks may finish what they are at. */
+static void ask_to_finish(struct job *j)
+{
+	struct dtp_msg m = {.type = DTP_MSG_FINISH};
+
+	j->finishing = true;
+	emit(j, 0, DTP_EVENT_NOTE, "interrupted: finishing the image at hand; interrupt again to end now");
+	for (int r = 0; r < j->opts->nranks; r++)
+		dtp_server_send(j->server, r, &m);
+}
+
 static void take_signals(struct job *j)
 {
 	struct signalfd_siginfo si;
@@ -312,6 +324,10 @@ static void take_signals(struct job *j)
 		/* A shell starts background jobs with SIGINT ignored, to keep the terminal's from them; a kill is meant. */
 		if (si.ssi_signo == SIGINT && j->int_was_ignored && si.ssi_code == SI_KERNEL)
 			continue;
+		if (si.ssi_signo == SIGINT && j->opts->may_finish && !j->finishing && !j->ending) {
+			ask_to_finish(j);
+			continue;
+		}
 		if (j->ending) /* asked twice: no more time for the ranks */
 			j->ending_since -= END_TERM_S;
 		dtp_supervisor_end(&j->sup, DTP_INTERRUPTED, "interrupted");

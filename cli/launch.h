@@ -36,6 +36,7 @@ struct dtp_launch {
 	char *const *argv;    /* of the ranks: NULL-terminated, usually main's own; they are this very program file */
 	const char *const *env; /* NULL, or NULL-terminated "NAME=value" that the ranks get besides this environment */
 	int threads_per_rank; /* 0: OpenMP decides; else OMP_NUM_THREADS of the ranks */
+	bool may_finish;      /* the first SIGINT asks the ranks to end after what is at hand (dtp_worker_finishing) */
 	double timeout_s;     /* 0: DTP_TIMEOUT_DEFAULT; see dtp_launch */
 	const char *program;  /* NULL: /proc/self/exe */
 	void (*on_event)(void *arg, const struct dtp_event *); /* NULL: lines of the ranks go to stdout and stderr */
@@ -50,7 +51,7 @@ struct dtp_launch {
  * all of them waiting for each other.
  * The other ranks are asked to end, then made to, within two seconds.  *err is then the root cause and not its consequences;
  * err->message is complete (rank, host, stage, progress, signal or error), to be printed as it is, once.
- * SIGINT, SIGTERM and SIGHUP end the run with DTP_INTERRUPTED and "interrupted".  The ranks stay in this process group, ignore
+ * SIGINT (the second one, with may_finish), SIGTERM and SIGHUP end the run with DTP_INTERRUPTED and "interrupted".  The ranks stay in this process group, ignore
  * what the terminal sends them, and end when this process does, however it ends. */
 enum dtp_code dtp_launch(const struct dtp_launch *opts, struct dtp_err *err);
 #endif

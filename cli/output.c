@@ -30,20 +30,25 @@ static enum dtp_code write_latents(const char *path, const struct dtp_rank *r, c
 	return dtp_st_write(path, &out, 1, metadata, sizeof metadata / sizeof metadata[0], err);
 }
 
-enum dtp_code dtp_output_write(void *arg, const struct dtp_image *image, struct dtp_err *err)
+enum dtp_code dtp_output_write_as(const struct dtp_rank *r, const char *path, const struct dtp_image *image,
+				  struct dtp_err *err)
 {
-	const struct dtp_rank *r = arg;
-	char *path = dtp_output_name(dtp_output_path(r->args), image->index, r->request.num_images);
 	char text[4352];
-
-	if (!path)
-		return dtp_fail(err, DTP_FAILED, "out of memory");
 	enum dtp_code code = image->rgb ? write_png(path, image, err) : write_latents(path, r, image, err);
 	if (code == DTP_OK) {
 		snprintf(text, sizeof text, "wrote %s (%" PRId64 "x%" PRId64 "%s, seed %" PRIu64 ")", path, image->width,
 			 image->height, image->rgb ? "" : " latents", image->seed);
 		r->mon->note(r->mon->arg, text);
 	}
+	return code;
+}
+
+enum dtp_code dtp_output_write(void *arg, const struct dtp_image *image, struct dtp_err *err)
+{
+	const struct dtp_rank *r = arg;
+	char *path = dtp_output_name(dtp_output_path(r->args), image->index, r->request.num_images);
+	enum dtp_code code = path ? dtp_output_write_as(r, path, image, err) : dtp_fail(err, DTP_FAILED, "out of memory");
+
 	free(path);
 	return code;
 }

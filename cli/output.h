@@ -8,6 +8,9 @@
 /* The form of dtp_image_fn; arg is the struct dtp_rank.  Writes the PNG or the latents of one image under its name and
  * says so in a note. */
 enum dtp_code dtp_output_write(void *arg, const struct dtp_image *image, struct dtp_err *err);
+/* The same under a name of the caller's. */
+enum dtp_code dtp_output_write_as(const struct dtp_rank *rank, const char *path, const struct dtp_image *image,
+				  struct dtp_err *err);
 /* Accepts the image and writes nothing. */
 enum dtp_code dtp_output_discard(void *arg, const struct dtp_image *image, struct dtp_err *err);
 #endif

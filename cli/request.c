@@ -80,7 +80,7 @@ const char *dtp_output_path(const struct dtp_args *args)
 	return args->output_type == DTP_ARG_LATENT ? "out.safetensors" : "out.png";
 }
 
-static enum dtp_code check_format(const struct dtp_args *args, struct dtp_err *err)
+enum dtp_code dtp_output_check_format(const struct dtp_args *args, struct dtp_err *err)
 {
 	static const char *const pictures[] = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm",
 		".avif", ".heic", ".jxl"};
@@ -105,7 +105,7 @@ enum dtp_code dtp_outputs_check(const struct dtp_args *args, int count, struct d
 {
 	const char *path = dtp_output_path(args), *dump = args->dump_stages;
 
-	if (check_format(args, err))
+	if (dtp_output_check_format(args, err))
 		return err->code;
 	for (int i = 0; i < count; i++) {
 		char *name = dtp_output_name(path, i, count);

@@ -119,7 +119,7 @@ static void reported_failure(struct dtp_supervisor *s, int rank, const struct dt
 	snprintf(tail, sizeof tail, ": %s", m->text[0].p);
 	blame(s, rank, m->n[1], now, "failed", tail);
 	s->err.code = code;
-	if (code == DTP_REFUSED) /* the user's input: which rank saw it first means nothing to them */
+	if (code == DTP_REFUSED || m->n[2]) /* the user's input, or the job's result: which rank says it means nothing to them */
 		dtp_fail(&s->err, code, "%s", m->text[0].p);
 }
 

@@ -34,7 +34,7 @@ struct dtp_worker {
 	/* The hot path of the monitor touches only these; the reporting thread samples them. */
 	atomic_uint_fast64_t beats, done, total;
 	atomic_int waiting;
-	atomic_bool stopped, leaving;
+	atomic_bool stopped, finishing, leaving;
 
 	pthread_mutex_t sending; /* one message at a time on fd */
 
@@ -218,6 +218,8 @@ static void take_messages(struct dtp_worker *w, struct dtp_inbox *in)
 			take_value(w, &m);
 		else if (m.type == DTP_MSG_ABORT && !atomic_load(&w->stopped))
 			take_abort(w, m.text[0].p);
+		else if (m.type == DTP_MSG_FINISH)
+			atomic_store(&w->finishing, true);
 	}
 	if (st == DTP_INBOX_CLOSED && !atomic_load(&w->leaving)) /* the launcher is gone */
 		leave_now();
@@ -424,11 +426,12 @@ static void report_outcome(struct dtp_worker *w, enum dtp_code code, struct dtp_
 		send_beat(w, &(struct sample){0}); /* how far it came */
 		pthread_mutex_unlock(&w->sending);
 		err->rank = w->rank;
-		err->secondary = err->secondary || aborted || code == DTP_INTERRUPTED;
+		err->secondary = err->secondary || aborted || (code == DTP_INTERRUPTED && !err->verdict);
 		snprintf(err->stage, sizeof err->stage, "%.*s", (int)sizeof err->stage - 1, w->stage);
 		m = dtp_msg_text(DTP_MSG_FAIL, err->message);
 		m.n[0] = code;
 		m.n[1] = err->secondary;
+		m.n[2] = err->verdict;
 	}
 	say(w, &m);
 }
@@ -467,6 +470,11 @@ int dtp_worker_size(const struct dtp_worker *w)
 int dtp_worker_local_rank(const struct dtp_worker *w)
 {
 	return w->local_rank;
+}
+
+bool dtp_worker_finishing(const struct dtp_worker *w)
+{
+	return atomic_load_explicit(&w->finishing, memory_order_relaxed);
 }
 
 struct dtp_comm *dtp_worker_world(const struct dtp_worker *w)

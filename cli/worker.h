@@ -24,6 +24,7 @@ int dtp_worker_size(const struct dtp_worker *w);
 int dtp_worker_local_rank(const struct dtp_worker *w);       /* among the ranks of this host */
 struct dtp_comm *dtp_worker_world(const struct dtp_worker *w);
 const struct dtp_monitor *dtp_worker_monitor(const struct dtp_worker *w);
+bool dtp_worker_finishing(const struct dtp_worker *w);       /* the run is to end after what is at hand; from any thread */
 const struct dtp_store *dtp_worker_store(const struct dtp_worker *w); /* shared by all ranks of the job */
 
 /* Leaves the job: reports the outcome (err, stamped with rank and stage, unless code is DTP_OK), destroys the world

@@ -82,6 +82,19 @@ static enum dtp_code make_digests(const struct dtp_pipeline *p, struct dtp_diges
 	return DTP_OK;
 }
 
+enum dtp_code dtp_pipeline_digest(const struct dtp_pipeline *p, struct dtp_digest *out, struct dtp_err *err)
+{
+	struct dtp_digest all[NITEMS];
+	struct dtp_hash h;
+
+	if (make_digests(p, all, err))
+		return err->code;
+	dtp_hash_begin(&h);
+	dtp_hash_add(&h, all, sizeof all);
+	dtp_hash_end(&h, out);
+	return DTP_OK;
+}
+
 /* ---- what the others have */
 
 static bool same(const struct dtp_digest *a, const struct dtp_digest *b)

@@ -234,10 +234,12 @@ static enum dtp_code decode_image(struct dtp_session *s, struct dtp_run *r, int 
 }
 
 /* What all images of a request share. */
-static enum dtp_code begin_steps(struct dtp_run *r, struct dtp_err *err)
+static enum dtp_code begin_steps(const struct dtp_session *s, struct dtp_run *r, struct dtp_err *err)
 {
 	if (!r->p->keep_text_encoder)
 		unload(r->p, r->ctx.be, DTP_TEXT);
+	if (!s->several)
+		unload(r->p, r->ctx.be, DTP_VAE);
 	if (dtp_run_picture(r, err) || load(r, DTP_TRANSFORMER, err) ||
 	    dtp_arena_init(&r->steps, r->ctx.be, r->scratch[DTP_TRANSFORMER], err))
 		return err->code;
@@ -270,11 +272,6 @@ static void warn_cut(const struct dtp_run *r)
 
 /* ---- sessions */
 
-void dtp_session_begin(struct dtp_session *s)
-{
-	dtp_run_bind(s->pipeline, s->output, s->mesh->dim[DTP_MESH_TP]->rank);
-}
-
 void dtp_session_end(struct dtp_session *s)
 {
 	for (int i = 0; i < DTP_COMPONENTS; i++)
@@ -302,6 +299,7 @@ enum dtp_code dtp_session_encode(struct dtp_session *s, const struct dtp_request
 
 	if (!r)
 		return dtp_fail(err, DTP_FAILED, "out of memory");
+	dtp_run_bind(s->pipeline, s->output, tp->rank); /* a prediction may have bound the layers for another rank */
 	enum dtp_code rc = dtp_run_init(r, s->pipeline, req, s->backend, tp, s->mon, err);
 	if (!rc)
 		rc = dtp_run_measure(s->pipeline, req, tp, scratch, cost, err);
@@ -336,8 +334,10 @@ void dtp_session_drop(struct dtp_run *r)
 enum dtp_code dtp_session_draw(struct dtp_session *s, struct dtp_run *r, int image, const char *label, dtp_image_fn done,
 			       void *arg, struct dtp_err *err)
 {
-	enum dtp_code rc = r->steps.base ? DTP_OK : begin_steps(r, err);
+	enum dtp_code rc;
 
+	dtp_run_bind(s->pipeline, s->output, r->tp->rank);
+	rc = r->steps.base ? DTP_OK : begin_steps(s, r, err);
 	if (image > 0)
 		r->ctx.dump = NULL;
 	r->ctx.scratch = r->steps;
@@ -391,7 +391,6 @@ enum dtp_code dtp_pipeline_run(struct dtp_pipeline *p, const struct dtp_request 
 		own.dump_stages = NULL;
 	if (dp->rank >= req->num_images)
 		return DTP_OK;
-	dtp_session_begin(&s);
 	enum dtp_code rc = draw_share(&s, &own, done, arg, err);
 	dtp_session_end(&s);
 	return rc;

@@ -294,6 +294,12 @@ enum dtp_code dtp_pipeline_set_degree(struct dtp_pipeline *p, int tp_degree, str
 	return DTP_OK;
 }
 
+void dtp_pipeline_stay(struct dtp_pipeline *p, bool text_encoder, int prompts)
+{
+	p->keep_text_encoder = text_encoder;
+	p->prompts = prompts;
+}
+
 void dtp_pipeline_close(struct dtp_pipeline *p)
 {
 	if (!p)

@@ -106,6 +106,10 @@ enum dtp_code dtp_pipeline_cost(struct dtp_pipeline *p, const struct dtp_request
  * be NULL); the pipeline is then as it was. */
 enum dtp_code dtp_pipeline_set_degree(struct dtp_pipeline *p, int tp_degree, struct dtp_err *err);
 
+/* What is to stay in memory from the next request on: the text encoder beside the transformer (dtp_options.keep_text_encoder says
+ * it first), and how many prompts are encoded before the first of them is drawn (1).  Both count in the prediction. */
+void dtp_pipeline_stay(struct dtp_pipeline *p, bool text_encoder, int prompts);
+
 /* What a run did, per phase; kept by the pipeline and reset by nothing. */
 struct dtp_phase_report {
 	/* "load vae encoder", "encode references", "load text_encoder", "encode", "load transformer", "step", "load vae", "decode",
@@ -138,9 +142,10 @@ static inline int dtp_replica_images(int num_images, int dp) /* the most that on
 }
 
 /* Requests one after the other, of which dtp_pipeline_run is the case of one.  A component is loaded when it is first
- * needed, and stays: the text encoder beside the transformer if dtp_options.keep_text_encoder says so, transformer and
- * VAE beside each other if `several`.  Else it makes room for the next, and is loaded again when it is needed again: so
- * encode all that is known before drawing any of it.  All ranks of the replica make the same calls. */
+ * needed, and stays: the text encoder beside the transformer if dtp_pipeline_stay says so, transformer and VAE beside each
+ * other if `several`.  Else it makes room for the next, and is loaded again when it is needed again: so encode all that is
+ * known before drawing any of it.  All ranks of the replica make the same calls.  Members and dtp_pipeline_stay may change
+ * between calls: what is not to stay any more goes when the next component comes. */
 struct dtp_session {
 	struct dtp_pipeline *pipeline;
 	struct dtp_backend *backend;
@@ -148,13 +153,12 @@ struct dtp_session {
 	const struct dtp_monitor *mon;
 	int node_threads;       /* as above */
 	enum dtp_output output; /* of every request */
-	bool several;           /* images, in the whole session */
+	bool several;           /* images are to come */
 	/* The session's own: tokens of the images that it encoded last.  Requests that share their array `images` share these. */
 	float *reference_tokens;
 	const struct dtp_picture *encoded;
 };
 struct dtp_run; /* a request whose prompt is encoded */
-void dtp_session_begin(struct dtp_session *s); /* its members are set */
 /* The request stays the caller's and must outlive the run.  NULL on failure. */
 enum dtp_code dtp_session_encode(struct dtp_session *s, const struct dtp_request *req, struct dtp_run **run,
 				 struct dtp_err *err);

@@ -44,6 +44,7 @@ struct dtp_pipeline {
 	int tp_degree;
 	enum dtp_dtype compute;
 	bool keep_text_encoder, beside_whole;
+	int prompts;                /* encoded at a time; 0: 1 */
 	const struct dtp_monitor *mon;
 	const struct dtp_family *family;
 	bool distilled;

@@ -146,7 +146,7 @@ enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_reque
 		if (!here)
 			continue;
 		out[i].weights = dtp_weights_memory(c->tree, rank, c->degree, dry);
-		out[i].scratch = scratch[i] + dtp_run_embeds_bytes(p, req) + host;
+		out[i].scratch = scratch[i] + dtp_run_embeds_bytes(p, req) * (uint64_t)(p->prompts > 1 ? p->prompts : 1) + host;
 		out[i].staging = DTP_STAGING_BYTES;
 	}
 	if (req->nimages && rank == 0) {

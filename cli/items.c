@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "items.h"
+
+#include "request.h"
+
+#include <inttypes.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- one item */
+
+void dtp_item_free(struct dtp_item *item)
+{
+	if (!item)
+		return;
+	dtp_line_free(&item->line);
+	free(item->text);
+	free(item->todo);
+	free(item);
+}
+
+char *dtp_item_file(const struct dtp_item *item, int image)
+{
+	char *s;
+
+	if (item->line.has_output)
+		return dtp_output_name(item->line.args.output, image, item->request.num_images);
+	return asprintf(&s, "%04" PRId64 "%s", item->first + image,
+			item->request.output == DTP_OUTPUT_LATENT ? ".safetensors" : ".png") < 0 ? NULL : s;
+}
+
+char *dtp_item_parameters(const struct dtp_item *item, int image, const struct dtp_rank *rank, const struct dtp_sources *sources)
+{
+	return dtp_record_parameters(rank, sources, &item->request, item->request.seed + (uint64_t)image);
+}
+
+enum dtp_code dtp_item_request(const struct dtp_rank *rank, const char *text, size_t len, int64_t first, struct dtp_line *line,
+			       struct dtp_request *request, struct dtp_err *err)
+{
+	struct dtp_options unused;
+	enum dtp_code code = dtp_line_parse(text, len, rank->args, line, err);
+
+	dtp_request_make(&line->args, &unused, request);
+	request->images = rank->request.images; /* the command line's are every line's */
+	request->nimages = rank->request.nimages;
+	request->passes_in_turn = rank->request.passes_in_turn;
+	request->num_images = request->num_images ? request->num_images : 1;
+	if (!line->has_seed)
+		request->seed = rank->request.seed + (uint64_t)first;
+	if (!code && line->has_output)
+		code = dtp_output_check_format(&line->args, err);
+	return code ? code : dtp_pipeline_resolve(rank->pipeline, request, err);
+}
+
+/* ---- names that are taken */
+
+struct name {
+	char *file;
+	int64_t number; /* of the line that has it */
+};
+
+static int by_file(const void *a, const void *b)
+{
+	return strcmp(((const struct name *)a)->file, ((const struct name *)b)->file);
+}
+
+static void free_name(void *node)
+{
+	free(((struct name *)node)->file);
+	free(node);
+}
+
+static enum dtp_code take_name(struct dtp_items *items, const struct dtp_item *item, int image, struct dtp_err *err)
+{
+	struct name *mine = malloc(sizeof *mine), **at;
+
+	if (!mine)
+		return dtp_fail(err, DTP_FAILED, "out of memory");
+	*mine = (struct name){dtp_item_file(item, image), item->number};
+	at = mine->file ? tsearch(mine, &items->names, by_file) : NULL;
+	if (at && *at == mine)
+		return DTP_OK;
+	enum dtp_code code = at ? dtp_fail(err, DTP_REFUSED, "line %" PRId64 " writes '%s' already", (*at)->number, mine->file)
+				: dtp_fail(err, DTP_FAILED, "out of memory");
+	free_name(mine);
+	return code;
+}
+
+static enum dtp_code take_names(struct dtp_items *items, const struct dtp_item *item, struct dtp_err *err)
+{
+	for (int i = 0; i < item->request.num_images; i++)
+		if (take_name(items, item, i, err))
+			return err->code;
+	return DTP_OK;
+}
+
+/* ---- memory */
+
+/* What memory depends on, and the answer: most lines ask for the same. */
+struct dtp_fit_memo {
+	struct dtp_fit_memo *next;
+	int64_t height, width, length;
+	bool guided;
+	enum dtp_level level;
+	struct dtp_err err; /* code DTP_OK: it fits, at this level */
+};
+
+static const struct dtp_fit_memo *memo_of(const struct dtp_items *items, const struct dtp_request *q)
+{
+	const struct dtp_fit_memo *m = items->memo;
+
+	while (m && (m->height != q->height || m->width != q->width || m->length != q->max_sequence_length ||
+		     m->guided != (q->guidance_scale > 1)))
+		m = m->next;
+	return m;
+}
+
+/* The request that takes as much as a batch of such requests. */
+static struct dtp_request stand_in(const struct dtp_items *items, const struct dtp_request *q, enum dtp_level level)
+{
+	struct dtp_request r = *q;
+
+	r.num_images = level == DTP_LEVEL_TURNS ? 1 : 2;
+	dtp_pipeline_stay(items->rank->pipeline, level == DTP_LEVEL_ALL || items->rank->options.keep_text_encoder,
+			  dtp_level_prompts(level));
+	return r;
+}
+
+static enum dtp_code find_level(const struct dtp_items *items, const struct dtp_request *q, enum dtp_level *level,
+				struct dtp_err *err)
+{
+	const struct dtp_rank *rank = items->rank;
+	struct dtp_fit fit;
+	struct dtp_request r;
+
+	for (int l = DTP_LEVEL_ALL; l >= DTP_LEVEL_TURNS; l--) {
+		r = stand_in(items, q, l);
+		if (dtp_fit_predict(rank->pipeline, &rank->options, &r, &fit, err))
+			return err->code;
+		*level = (enum dtp_level)l;
+		if (dtp_fits(&fit, rank->options.tp_degree, &items->bound))
+			return DTP_OK;
+	}
+	return dtp_fit_check(rank->pipeline, &rank->options, &r, &items->bound, err);
+}
+
+static enum dtp_code check_memory(struct dtp_items *items, struct dtp_item *item, struct dtp_err *err)
+{
+	const struct dtp_request *q = &item->request;
+	const struct dtp_fit_memo *known = memo_of(items, q);
+
+	if (!known) {
+		struct dtp_fit_memo *m = malloc(sizeof *m);
+		if (!m)
+			return dtp_fail(err, DTP_FAILED, "out of memory");
+		*m = (struct dtp_fit_memo){items->memo, q->height, q->width, q->max_sequence_length, q->guidance_scale > 1,
+					   DTP_LEVEL_TURNS, DTP_ERR_INIT};
+		find_level(items, q, &m->level, &m->err);
+		known = items->memo = m;
+	}
+	item->level = known->level;
+	if (known->err.code)
+		*err = known->err;
+	return known->err.code;
+}
+
+/* ---- the items of the lines */
+
+static bool is_own(const struct dtp_items *items, const struct dtp_item *item, int image)
+{
+	const struct dtp_comm *replicas = items->rank->mesh.dim[DTP_MESH_DP];
+
+	return (item->first + image) % replicas->size == replicas->rank;
+}
+
+void dtp_items_complain(const struct dtp_items *items, int64_t number, bool own, const struct dtp_err *why)
+{
+	const struct dtp_monitor *mon = items->rank->mon;
+	char text[sizeof why->message + 300];
+
+	if (!own && items->rank->rank)
+		return;
+	snprintf(text, sizeof text, "%.200s:%" PRId64 ": %s", dtp_lines_name(items->rank->args->prompts), number, why->message);
+	mon->warn(mon->arg, text);
+}
+
+static enum dtp_code find_todo(struct dtp_items *items, struct dtp_item *item, struct dtp_err *err)
+{
+	item->todo = calloc((size_t)item->request.num_images, sizeof *item->todo);
+	if (!item->todo)
+		return dtp_fail(err, DTP_FAILED, "out of memory");
+	for (int i = 0; i < item->request.num_images; i++) {
+		if (!is_own(items, item, i))
+			continue;
+		char *file = items->record ? dtp_item_file(item, i) : NULL;
+		char *parameters = file ? dtp_item_parameters(item, i, items->rank, items->sources) : NULL;
+		if (parameters && dtp_record_has(items->record, file, parameters))
+			items->tally.present++;
+		else
+			item->todo[item->ntodo++] = i;
+		free(file);
+		free(parameters);
+	}
+	return DTP_OK;
+}
+
+static enum dtp_code make_item(struct dtp_items *items, struct dtp_item *item, struct dtp_err *err)
+{
+	const struct dtp_rank *rank = items->rank;
+	enum dtp_code code = dtp_item_request(rank, item->text, item->len, item->first, &item->line, &item->request, err);
+
+	/* A line that fails keeps its numbers, so that mending it changes no other. */
+	items->nimages += item->request.num_images;
+	if (!code)
+		code = take_names(items, item, err);
+	if (!code)
+		code = check_memory(items, item, err);
+	return code ? code : find_todo(items, item, err);
+}
+
+static void leave_out(struct dtp_items *items, const struct dtp_item *item, const struct dtp_err *why)
+{
+	dtp_items_complain(items, item->number, false, why);
+	for (int i = 0; i < item->request.num_images; i++)
+		items->tally.failed += is_own(items, item, i);
+}
+
+static struct dtp_item *new_item(const struct dtp_items *items, const char *text, size_t len)
+{
+	struct dtp_item *item = calloc(1, sizeof *item);
+
+	if (!item || !(item->text = malloc(len + 1))) {
+		free(item);
+		return NULL;
+	}
+	memcpy(item->text, text, len);
+	item->text[len] = '\0';
+	item->len = len;
+	item->number = items->nlines;
+	item->first = items->nimages;
+	return item;
+}
+
+enum dtp_lines_got dtp_items_next(struct dtp_items *items, bool wait, struct dtp_item **out, struct dtp_err *err)
+{
+	const struct dtp_monitor *mon = items->rank->mon;
+	enum dtp_lines_got got;
+	const char *text;
+	size_t len;
+
+	while ((got = dtp_lines_next(items->lines, wait, &text, &len, err)) == DTP_LINES_LINE) {
+		struct dtp_err why = DTP_ERR_INIT;
+		struct dtp_item *item;
+		items->nlines++;
+		if (dtp_line_is_blank(text, len))
+			continue;
+		if (!(item = new_item(items, text, len))) {
+			dtp_fail(err, DTP_FAILED, "out of memory for line %" PRId64, items->nlines);
+			return DTP_LINES_FAILED;
+		}
+		enum dtp_code code = make_item(items, item, &why);
+		if (code)
+			leave_out(items, item, &why);
+		items->good += !code;
+		mon->beat(mon->arg);
+		if (!code && item->ntodo) {
+			*out = item;
+			return got;
+		}
+		dtp_item_free(item);
+	}
+	return got;
+}
+
+void dtp_items_free(struct dtp_items *items)
+{
+	struct dtp_fit_memo *next;
+
+	tdestroy(items->names, free_name);
+	for (struct dtp_fit_memo *m = items->memo; m; m = next) {
+		next = m->next;
+		free(m);
+	}
+}
