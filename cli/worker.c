@@ -357,6 +357,11 @@ static enum dtp_code join_world(struct dtp_worker *w, struct dtp_err *err)
 		code = dtp_comm_gloo(w->rank, w->size, &w->store, "world", NULL, &w->mon, &world, err);
 	if (code)
 		return code;
+	code = dtp_comm_shared(world, &world, err);
+	if (code) {
+		dtp_comm_destroy(world);
+		return code;
+	}
 	pthread_mutex_lock(&w->m);
 	w->world = world;
 	if (atomic_load(&w->stopped)) /* while we were connecting */

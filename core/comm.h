@@ -20,7 +20,7 @@ struct dtp_comm {
 };
 
 struct dtp_comm_ops {
-	const char *name; /* "none", "gloo", "nccl" */
+	const char *name; /* "none", "gloo", "shared" (over gloo), "nccl" */
 	/* In place, dense.  dtype F32 or BF16 (summed in f32, rounded once), I64, I32.  An element is summed in the order
 	 * of the ranks, by one rank, whatever count is: the result is the same bits on all ranks and in every run. */
 	enum dtp_code (*all_reduce)(struct dtp_comm *, void *buf, int64_t count, enum dtp_dtype, struct dtp_err *);
@@ -58,6 +58,12 @@ enum dtp_code dtp_comm_single(const struct dtp_monitor *mon, struct dtp_comm **o
  * communicators of one store apart.  The process must ignore SIGPIPE. */
 enum dtp_code dtp_comm_gloo(int rank, int size, const struct dtp_store *store, const char *prefix, const char *iface,
 			    const struct dtp_monitor *mon, struct dtp_comm **out, struct dtp_err *err);
+
+/* The same with sums of F32 through memory that the ranks of one host share, which costs a fraction of what sockets do; all else,
+ * and everything where the ranks (of a group that was split off, too) are not on one host or memory cannot be shared, is
+ * inner's.  Collective.  The memory has no name: nothing is left of it when the ranks have ended, however they did.  Takes
+ * inner over; on failure it is still the caller's. */
+enum dtp_code dtp_comm_shared(struct dtp_comm *inner, struct dtp_comm **out, struct dtp_err *err);
 
 /* Wrappers that check arguments and skip the call when size is 1. */
 enum dtp_code dtp_all_reduce(struct dtp_comm *, void *buf, int64_t count, enum dtp_dtype, struct dtp_err *);

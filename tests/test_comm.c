@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -96,6 +97,9 @@ static struct shared *shared_new(void)
 
 typedef void (*rank_fn)(struct dtp_comm *c);
 
+static bool through_memory; /* the communicator whose sums go through shared memory ... */
+static bool no_memory;      /* ... which rank 0 cannot have */
+
 static void be_rank(int rank, int n, struct shared *s, rank_fn fn)
 {
 	struct dtp_store store = {s, store_set, store_get};
@@ -109,6 +113,12 @@ static void be_rank(int rank, int n, struct shared *s, rank_fn fn)
 		code = dtp_comm_single(&dtp_monitor_none, &c, &err);
 	else
 		code = dtp_comm_gloo(rank, n, &store, "test", NULL, &dtp_monitor_none, &c, &err);
+	if (no_memory && rank == 0) {
+		signal(SIGXFSZ, SIG_IGN);
+		setrlimit(RLIMIT_FSIZE, &(struct rlimit){4096, 4096});
+	}
+	if (!code && through_memory)
+		code = dtp_comm_shared(c, &c, &err);
 	if (code) {
 		fprintf(stderr, "rank %d of %d: %s\n", rank, n, err.message);
 		_exit(1);
@@ -671,26 +681,132 @@ static void comm_wait_is_told_to_the_monitor(void **state)
 	run_ranks(2, monitor_rank);
 }
 
+/* Whether this process has the memory of a shared communicator. */
+static bool maps_sums(void)
+{
+	FILE *f = fopen("/proc/self/maps", "re");
+	char line[512];
+	bool found = false;
+
+	while (f && fgets(line, sizeof line, f))
+		found |= strstr(line, "/memfd:difftp-sums") != NULL;
+	if (f)
+		fclose(f);
+	return found;
+}
+
+static void uses_memory(struct dtp_comm *c)
+{
+	CHECK(maps_sums());
+	reduce_exact(c);
+}
+
+static void does_without(struct dtp_comm *c)
+{
+	CHECK(!maps_sums());
+	reduce_exact(c);
+}
+
+static void comm_shared_sums_go_through_memory_or_else_through_sockets(void **state)
+{
+	(void)state;
+	run_ranks(3, uses_memory);
+	no_memory = true;
+	run_ranks(3, does_without);
+	no_memory = false;
+}
+
+/* Group by group. */
+static void split_sums(struct dtp_comm *c)
+{
+	struct dtp_comm *part;
+	float x = (float)c->rank;
+
+#define CALL(e) c->ops->split(c, c->rank % 2, c->rank, &part, e)
+	OK(CALL);
+#undef CALL
+	CHECK(!strcmp(part->ops->name, "shared"));
+	for (int i = 0; i < 1000; i++) {
+		x = (float)c->rank;
+#define CALL(e) dtp_all_reduce(part, &x, 1, DTP_F32, e)
+		OK(CALL);
+#undef CALL
+		CHECK(x == (c->rank % 2 ? 4 : 2));
+	}
+	dtp_comm_destroy(part);
+}
+
+static void comm_shared_groups_sum_by_themselves(void **state)
+{
+	(void)state;
+	run_ranks(4, split_sums);
+}
+
+/* Rank 0 waits in a sum; `by` aborts. */
+static int by;
+
+static void abort_of_sum(struct dtp_comm *c)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	double start = now();
+	pthread_t t;
+	float x = 1;
+
+	if (c->rank == by)
+		pthread_create(&t, NULL, abort_soon, c);
+	if (c->rank == 0) {
+		CHECK(dtp_all_reduce(c, &x, 1, DTP_F32, &err) == DTP_FAILED);
+		CHECK(err.secondary);
+		CHECK(now() - start < 1.0);
+		err = (struct dtp_err)DTP_ERR_INIT;
+		CHECK(dtp_all_reduce(c, &x, 1, DTP_F32, &err) == DTP_FAILED);
+	} else {
+		usleep(600000); /* lives on, but does not come */
+	}
+	if (c->rank == by)
+		pthread_join(t, NULL);
+}
+
+static void comm_shared_abort_ends_a_sum(void **state)
+{
+	(void)state;
+	for (by = 0; by < 2; by++)
+		run_ranks(2, abort_of_sum);
+}
+
+static int shared_setup(void **state)
+{
+	(void)state;
+	through_memory = true;
+	return 0;
+}
+
+#define CASES \
+	cmocka_unit_test(comm_all_reduce_is_exact), \
+	cmocka_unit_test(comm_all_reduce_of_several_rounds), \
+	cmocka_unit_test(comm_all_reduce_sums_in_rank_order), \
+	cmocka_unit_test(comm_gather_exchange_and_shift_move_the_right_elements), \
+	cmocka_unit_test(comm_broadcast_reaches_all_from_each_root), \
+	cmocka_unit_test(comm_broadcast_of_several_messages), \
+	cmocka_unit_test(comm_barrier_holds_until_all_came), \
+	cmocka_unit_test(comm_split_groups_by_color_and_orders_by_key), \
+	cmocka_unit_test(comm_mesh_has_tp_innermost), \
+	cmocka_unit_test(comm_mesh_of_one_dimension_is_the_world), \
+	cmocka_unit_test(comm_mesh_that_does_not_fit_is_refused), \
+	cmocka_unit_test(comm_arguments_are_checked), \
+	cmocka_unit_test(comm_unknown_interface_is_refused), \
+	cmocka_unit_test(comm_binds_to_an_interface_by_name), \
+	cmocka_unit_test(comm_abort_wakes_a_waiting_call), \
+	cmocka_unit_test(comm_death_of_a_peer_fails_the_call_at_once), \
+	cmocka_unit_test(comm_wait_is_told_to_the_monitor)
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(comm_all_reduce_is_exact),
-		cmocka_unit_test(comm_all_reduce_of_several_rounds),
-		cmocka_unit_test(comm_all_reduce_sums_in_rank_order),
-		cmocka_unit_test(comm_gather_exchange_and_shift_move_the_right_elements),
-		cmocka_unit_test(comm_broadcast_reaches_all_from_each_root),
-		cmocka_unit_test(comm_broadcast_of_several_messages),
-		cmocka_unit_test(comm_barrier_holds_until_all_came),
-		cmocka_unit_test(comm_split_groups_by_color_and_orders_by_key),
-		cmocka_unit_test(comm_mesh_has_tp_innermost),
-		cmocka_unit_test(comm_mesh_of_one_dimension_is_the_world),
-		cmocka_unit_test(comm_mesh_that_does_not_fit_is_refused),
-		cmocka_unit_test(comm_arguments_are_checked),
-		cmocka_unit_test(comm_unknown_interface_is_refused),
-		cmocka_unit_test(comm_binds_to_an_interface_by_name),
-		cmocka_unit_test(comm_abort_wakes_a_waiting_call),
-		cmocka_unit_test(comm_death_of_a_peer_fails_the_call_at_once),
-		cmocka_unit_test(comm_wait_is_told_to_the_monitor),
+	const struct CMUnitTest gloo[] = {CASES}, shared[] = {CASES,
+		cmocka_unit_test(comm_shared_sums_go_through_memory_or_else_through_sockets),
+		cmocka_unit_test(comm_shared_groups_sum_by_themselves),
+		cmocka_unit_test(comm_shared_abort_ends_a_sum),
 	};
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	int failed = cmocka_run_group_tests_name("gloo", gloo, NULL, NULL);
+	return failed + cmocka_run_group_tests_name("shared", shared, shared_setup, NULL);
 }
