@@ -171,6 +171,42 @@ enum dtp_code dtp_args_set(struct dtp_args *args, const struct dtp_option *o, co
 	return code;
 }
 
+static bool same_value(const struct dtp_option *o, const struct dtp_args *a, const struct dtp_args *b)
+{
+	const void *x = (const char *)a + o->offset, *y = (const char *)b + o->offset;
+
+	switch (o->kind) {
+	case DTP_OPT_SWITCH:
+		return *(const bool *)x == *(const bool *)y;
+	case DTP_OPT_CHOICE:
+		return *(const int *)x == *(const int *)y;
+	case DTP_OPT_STRING:
+	case DTP_OPT_PATH:
+		return !strcmp(*(const char *const *)x, *(const char *const *)y);
+	case DTP_OPT_FLOAT:
+		return *(const double *)x == *(const double *)y;
+	default: /* both have 64 bits */
+		return *(const uint64_t *)x == *(const uint64_t *)y;
+	}
+}
+
+enum dtp_code dtp_args_take(struct dtp_args *args, const char *name, const char *value, const char *from,
+			    struct dtp_err *err)
+{
+	const struct dtp_option *o = dtp_options;
+	struct dtp_args other = {0};
+
+	while (strcmp(o->name, name))
+		o++;
+	if (put_value(o, value, &other, err))
+		return dtp_err_prefix(err, "'%s': ", from);
+	if (!dtp_args_given(args, o->offset))
+		return put_value(o, value, args, err);
+	if (same_value(o, args, &other))
+		return DTP_OK;
+	return dtp_fail(err, DTP_REFUSED, "'%s' was recorded with --%s '%s', another is given; leave it out", from, name, value);
+}
+
 /* ---- names */
 
 struct wanted {

@@ -75,7 +75,7 @@ int dtp_command_words(enum dtp_command_bit command);
 struct dtp_args {
 	const char *model, *prompt, *prompts, *tp_plan, *output, *dump_stages; /* NULL: not given */
 	const char *negative_prompt, *system_message;
-	const char *devices, *max_memory, *emit, *filter;
+	const char *devices, *max_memory, *emit, *filter, *against;
 	struct dtp_list images;
 	const char *word[DTP_MAX_WORDS];
 	int nwords;
@@ -100,6 +100,10 @@ enum dtp_code dtp_args_set(struct dtp_args *args, const struct dtp_option *o, co
 /* Whether the option whose value lies at this offset was given. */
 bool dtp_args_given(const struct dtp_args *args, size_t offset);
 void dtp_args_give(struct dtp_args *args, size_t offset); /* from now on it was */
+/* An option's value as `from` (the name of a file) has it: taken unless the command line says something, which must be the
+ * same, else DTP_REFUSED with both.  The value must live as long as args. */
+enum dtp_code dtp_args_take(struct dtp_args *args, const char *name, const char *value, const char *from,
+			    struct dtp_err *err);
 #define DTP_GIVEN(args, member) dtp_args_given(args, offsetof(struct dtp_args, member))
 
 /* Whether the table is sound: spellings unique, texts present, ranges and offsets sensible. */

@@ -125,6 +125,10 @@ const struct dtp_option dtp_options[] = {
 	{.name = "diff", .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_PLAN, .commands = DTP_CMD_PLAN, .offset = AT(diff),
 	 .text = "compare two plans, files or built-in ones; with --model in effect, else by their keys; exits 1 if they differ"},
 
+	{.name = "against", .kind = DTP_OPT_PATH, .group = DTP_GROUP_VERIFY, .commands = DTP_CMD_VERIFY,
+	 .offset = AT(against), .value = "FILE",
+	 .text = "compare with the stages that scripts/record_reference.py recorded, of the run that the file tells of, instead "
+		 "of with one rank"},
 	{.name = "free-run", .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_VERIFY, .commands = DTP_CMD_VERIFY,
 	 .offset = AT(free_run), .text = "let both sides go their own way and compare where they pass, instead of every layer by itself"},
 	{.name = "tolerance", .kind = DTP_OPT_FLOAT, .group = DTP_GROUP_VERIFY, .commands = DTP_CMD_VERIFY,

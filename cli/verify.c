@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command that says whether a split run is right. */
-#include "commands.h"
-#include "output.h"
 #include "cli_verify.h"
+#include "commands.h"
+#include "json.h"
+#include "safetensors.h"
 #include "shards.h"
+
+#include <string.h>
 
 #define PROMPT "A cat holding a sign that says hello world"
 #define SIDE 256 /* pixels: every layer works as it does in a large picture, only sooner */
+
+/* ---- a rank */
 
 static enum dtp_code open_whole(const struct dtp_rank *r, struct dtp_verify_job *job, struct dtp_err *err)
 {
@@ -27,6 +32,8 @@ static enum dtp_code compare(struct dtp_rank *r, struct dtp_verify_report *repor
 		.node_threads = r->node_threads,
 	};
 
+	if (r->args->against)
+		return dtp_verify_against(&job, r->args->against, report, err);
 	if (r->rank || !open_whole(r, &job, err))
 		dtp_verify_run(&job, report, err);
 	if (job.whole)
@@ -50,11 +57,54 @@ static enum dtp_code work(struct dtp_rank *r, struct dtp_err *err)
 	return err->code;
 }
 
+/* ---- the command */
+
+/* What was recorded, as far as the file tells: said again on the command line it must be the same.  The dtype may differ: the
+ * tolerance is that of the run. */
+static enum dtp_code take_recorded(struct dtp_args *args, const cJSON *metadata, struct dtp_err *err)
+{
+	static const char *const keys[][2] = {{"prompt", "prompt"}, {"negative_prompt", "negative-prompt"},
+		{"system_message", "system-message"}, {"seed", "seed"}, {"height", "height"}, {"width", "width"}, {"steps", "steps"},
+		{"guidance_scale", "guidance-scale"}, {"max_sequence_length", "max-sequence-length"}, {"dtype", "dtype"},
+		{"exact_timesteps", "exact-timesteps"}};
+
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+		const char *value = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(metadata, keys[i][0]));
+		if (!value || (!strcmp(keys[i][1], "dtype") && DTP_GIVEN(args, dtype)))
+			continue;
+		if (dtp_args_take(args, keys[i][1], value, args->against, err))
+			return err->code;
+	}
+	return DTP_OK;
+}
+
+static enum dtp_code against_recording(struct dtp_args *args, char **argv, struct dtp_err *err)
+{
+	struct dtp_st st;
+
+	if (args->free_run)
+		return dtp_fail(err, DTP_REFUSED, "--against compares a whole run with a recording, --free-run with one rank; leave one out");
+	if (dtp_st_open_file(args->against, &st, err))
+		return err->code;
+	cJSON *metadata = dtp_st_metadata_all(&st.files[0]); /* its strings become the options' */
+	dtp_st_close(&st);
+	enum dtp_code code = take_recorded(args, metadata, err);
+	if (!code) {
+		args->prompt = args->prompt ? args->prompt : PROMPT;
+		dtp_args_give(args, offsetof(struct dtp_args, seed));
+		code = dtp_job_run(args, argv, false, work, err);
+	}
+	cJSON_Delete(metadata);
+	return code;
+}
+
 enum dtp_code dtp_cmd_verify(const struct dtp_args *given, char **argv, struct dtp_err *err)
 {
 	struct dtp_args args = *given;
 	int sharded = 0;
 
+	if (args.against)
+		return against_recording(&args, argv, err);
 	if (args.model && dtp_shards_degree(args.model, &sharded, err))
 		return err->code;
 	if (sharded)

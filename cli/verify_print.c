@@ -42,7 +42,7 @@ static void whole_line(const struct dtp_finding *f, char *buf, size_t size)
 	measure(f, numbers, sizeof numbers);
 	if (f->step > 1)
 		snprintf(step, sizeof step, " in step %d", f->step);
-	snprintf(buf, size, "%s, on %s%s (%s)", what, f->ranks[0] ? f->ranks : "the rank", step, numbers);
+	snprintf(buf, size, "%s%s%s%s (%s)", what, f->ranks[0] ? ", on " : "", f->ranks, step, numbers);
 }
 
 void dtp_verify_verdict(const struct dtp_verify_report *v, char *buf, size_t size)
@@ -57,23 +57,44 @@ static void print_head(const struct dtp_rank *r)
 {
 	const struct dtp_request *q = &r->request;
 
-	printf("%s, %s, %lldx%lld, %d step%s: tp %d (%s) against one rank, %s\n\n", dtp_pipeline_class(r->pipeline),
+	printf("%s, %s, %lldx%lld, %d step%s: tp %d (%s) against ", dtp_pipeline_class(r->pipeline),
 	       r->options.compute == DTP_F32 ? "fp32" : "bf16", (long long)q->width, (long long)q->height, q->steps,
-	       q->steps == 1 ? "" : "s", r->options.tp_degree, dtp_pipeline_plan(r->pipeline),
-	       r->args->free_run ? "each on its own way" : "every layer on the same input");
+	       q->steps == 1 ? "" : "s", r->options.tp_degree, dtp_pipeline_plan(r->pipeline));
+	if (r->args->against)
+		printf("'%s'\n\n", r->args->against);
+	else
+		printf("one rank, %s\n\n", r->args->free_run ? "each on its own way" : "every layer on the same input");
 }
 
-static void print_row(const struct dtp_verify_row *row, bool free_run)
+/* Stages are compared, not layers. */
+static bool of_stages(const struct dtp_rank *r)
+{
+	return r->args->free_run || r->args->against;
+}
+
+static void print_row(const struct dtp_verify_row *row, bool stages)
 {
 	const struct dtp_difference *d = &row->worst.d;
 
 	printf("%-13s %-44s", row->component, row->name);
-	if (!free_run)
+	if (!stages)
 		printf(" %6d", row->modules);
 	printf(" %8d %9.2g %9.2g %9.2g  %s", row->compared, d->rms, d->max, d->tolerance, verdict_of(row));
-	if (row->differ)
+	if (row->differ && strcmp(row->name, row->worst.module))
 		printf(" at '%s'", row->worst.module);
 	putchar('\n');
+}
+
+static void print_unmatched(const struct dtp_verify_report *v)
+{
+	char clean[sizeof v->theirs];
+
+	if (v->only_ours)
+		printf("Not in the recording (%d): %s%s\n", v->only_ours, v->ours,
+		       strlen(v->ours) + 1 == sizeof v->ours ? "..." : "");
+	if (v->only_theirs)
+		printf("Not in this run (%d): %s%s\n", v->only_theirs, dtp_clean(clean, sizeof clean, v->theirs),
+		       strlen(v->theirs) + 1 == sizeof v->theirs ? "..." : "");
 }
 
 static void print_table(const struct dtp_rank *r, const struct dtp_verify_report *v)
@@ -81,18 +102,23 @@ static void print_table(const struct dtp_rank *r, const struct dtp_verify_report
 	char line[960];
 
 	print_head(r);
-	printf("%-13s %-44s", "component", r->args->free_run ? "stage" : "block");
-	if (!r->args->free_run)
+	printf("%-13s %-44s", "component", of_stages(r) ? "stage" : "block");
+	if (!of_stages(r))
 		printf(" %6s", "layers");
 	printf(" %8s %9s %9s %9s\n", "compared", "rel. RMS", "max", "tolerance");
 	for (int i = 0; i < v->nrows; i++)
-		print_row(&v->rows[i], r->args->free_run);
+		print_row(&v->rows[i], of_stages(r));
 	printf("\nOf each row the worst tensor: the RMS of its differences over its own (a quarter of the tolerance is allowed), and the\n"
-	       "largest difference over the value or the RMS.  The VAE is not split and not compared.\n");
-	printf("One rank computed the whole model with at most %s of weights in memory at a time (%s read).\n",
-	       dtp_bytes_text(v->whole.peak).s, dtp_bytes_text(v->whole.read).s);
+	       "largest difference over the value or the RMS.\n");
+	if (r->args->against)
+		print_unmatched(v);
+	else
+		printf("The VAE is not split and not compared.\n"
+		       "One rank computed the whole model with at most %s of weights in memory at a time (%s read).\n",
+		       dtp_bytes_text(v->whole.peak).s, dtp_bytes_text(v->whole.read).s);
 	if (!v->differ)
-		printf("All agree%s.\n", r->options.tp_degree > 1 ? "" : "; but with --tp-degree 1 nothing is split");
+		printf("All agree%s.\n", r->args->against || r->options.tp_degree > 1 ? ""
+			: "; but with --tp-degree 1 nothing is split");
 	for (int i = 0; i < v->nfound && i < SHOWN; i++) {
 		whole_line(&v->found[i], line, sizeof line);
 		printf("%s%s\n", i ? "diverges too: " : "diverges first: ", line);
@@ -163,8 +189,10 @@ static enum dtp_code print_json(const struct dtp_rank *r, const struct dtp_verif
 	add_number(o, "steps", r->request.steps);
 	add_number(o, "max_sequence_length", (double)r->request.max_sequence_length);
 	cJSON_AddStringToObject(o, "seed", seed);
-	cJSON_AddStringToObject(o, "mode", r->args->free_run ? "free_run" : "layers");
+	cJSON_AddStringToObject(o, "mode", r->args->against ? "against" : r->args->free_run ? "free_run" : "layers");
 	cJSON_AddBoolToObject(o, "agrees", !v->differ);
+	add_number(o, "only_in_run", v->only_ours);
+	add_number(o, "only_in_recording", v->only_theirs);
 	add_number(o, "whole_peak_bytes", (double)v->whole.peak);
 	add_number(o, "whole_read_bytes", (double)v->whole.read);
 	list = cJSON_AddArrayToObject(o, "rows");

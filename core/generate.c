@@ -66,7 +66,7 @@ static enum dtp_code load(struct dtp_run *r, int which, struct dtp_err *err)
 	struct dtp_component *c = &r->p->component[which == DTP_REFERENCES ? DTP_VAE : which];
 	int rank = dtp_component_rank(c, r->tp->rank);
 
-	if (c->loaded || (r->p->streamed && which != DTP_VAE))
+	if (c->loaded || (r->p->streamed && c != &r->p->component[DTP_VAE]))
 		return DTP_OK;
 	struct timer t = phase_begin(r);
 	stage(r, DTP_PHASE_LOAD, names[which]);
@@ -354,7 +354,7 @@ enum dtp_code dtp_session_draw(struct dtp_session *s, struct dtp_run *r, int ima
 	if (!rc)
 		rc = dtp_barrier(r->tp, err);
 	if (!rc && r->ctx.dump == &r->dump && r->tp->rank == 0)
-		rc = dtp_dump_write(&r->dump, r->req->dump_stages, err);
+		rc = dtp_run_write_stages(r, err);
 	return rc;
 }
 

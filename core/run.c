@@ -188,6 +188,32 @@ void dtp_run_dump_start(struct dtp_run *r, const float *noise)
 	dump_host(r, "sched.sigmas", DTP_F32, 1, &n, s->sigmas);
 }
 
+enum dtp_code dtp_run_write_stages(const struct dtp_run *r, struct dtp_err *err)
+{
+	const struct dtp_request *q = r->req;
+	char number[6][32];
+	const char *metadata[12][2] = {
+		{"class", r->p->family->class_name}, {"prompt", q->prompt}, {"seed", number[0]}, {"height", number[1]},
+		{"width", number[2]}, {"steps", number[3]}, {"guidance_scale", number[4]}, {"max_sequence_length", number[5]},
+		{"dtype", r->p->compute == DTP_F32 ? "fp32" : "bf16"},
+	};
+	int n = 9;
+
+	snprintf(number[0], sizeof *number, "%llu", (unsigned long long)q->seed);
+	snprintf(number[1], sizeof *number, "%lld", (long long)q->height);
+	snprintf(number[2], sizeof *number, "%lld", (long long)q->width);
+	snprintf(number[3], sizeof *number, "%d", q->steps);
+	snprintf(number[4], sizeof *number, "%.17g", q->guidance_scale);
+	snprintf(number[5], sizeof *number, "%lld", (long long)q->max_sequence_length);
+	if (*q->negative_prompt)
+		memcpy(metadata[n++], (const char *[2]){"negative_prompt", q->negative_prompt}, sizeof *metadata);
+	if (q->system_message)
+		memcpy(metadata[n++], (const char *[2]){"system_message", q->system_message}, sizeof *metadata);
+	if (q->exact_timesteps)
+		memcpy(metadata[n++], (const char *[2]){"exact_timesteps", "true"}, sizeof *metadata);
+	return dtp_dump_write(&r->dump, q->dump_stages, (const char *const(*)[2])metadata, n, err);
+}
+
 /* Latents before they are un-patchified: packed channel c*4 + dy*2 + dx of token (y, x) is z[2y + dy][2x + dx][c]. */
 static void dump_unpacked(struct dtp_run *r, const float *z)
 {

@@ -55,6 +55,8 @@ int dtp_run_latents_shape(const struct dtp_run *r, int64_t shape[DTP_MAX_DIMS]);
 
 /* Stages that are known on the host.  noise: [channels, h, w]. */
 void dtp_run_dump_ids(struct dtp_run *r, const struct dtp_prompt *p, const char *name);
+/* All stages to the file that the request names, with the request in its metadata, for verify. */
+enum dtp_code dtp_run_write_stages(const struct dtp_run *r, struct dtp_err *err);
 void dtp_run_dump_start(struct dtp_run *r, const float *noise);
 
 /* Scratch and cost of each phase, for the rank that the layers are bound for: the very code of the run, on a backend that

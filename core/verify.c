@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "verify.h"
+#include "verify_internal.h"
 
 #include "plan.h"
 
@@ -9,20 +9,6 @@
 #include <string.h>
 
 #define CHUNK_VALUES (1 << 20) /* of a tensor, compared at a time */
-
-/* Rounding errors of a sum of n grow as sqrt(n), and 8 standard deviations cover the largest of some 10^9 values.  The roundings
- * of the two results come on top: a value may round to a neighbour. */
-double dtp_verify_tolerance(enum dtp_dtype t, int64_t n)
-{
-	double unit = t == DTP_BF16 ? 0x1p-9 : 0x1p-24;
-	return 8 * 0x1p-24 * sqrt((double)(n > 1 ? n : 1)) + 8 * unit;
-}
-
-/* Errors of layers that follow each other are independent: their squares add up. */
-double dtp_verify_tolerance_at(enum dtp_dtype t, int64_t n, uint64_t depth)
-{
-	return dtp_verify_tolerance(t, n) * sqrt(1 + (double)depth);
-}
 
 struct dtp_verify {
 	struct dtp_verify_options options;
@@ -104,26 +90,6 @@ struct header {
 	double rms;
 };
 
-/* Sums of one rank's differences; travels as whole numbers of 64 bits. */
-struct sums {
-	double square, max;
-	int64_t values, broken;
-};
-
-static void add_difference(struct sums *s, float a, float b, double rms)
-{
-	double d = fabs((double)a - b), unit = fabs((double)b) > rms ? fabs((double)b) : rms;
-
-	s->values++;
-	if (!isfinite(a) || !isfinite(b)) {
-		s->broken++;
-		return;
-	}
-	s->square += d * d;
-	if (d / unit > s->max)
-		s->max = d / unit;
-}
-
 /* The whole model's columns that this rank's columns [from, from + n) are. */
 static enum dtp_code map_columns(struct dtp_verify *v, const struct dtp_point *e, const struct header *h, struct dtp_err *err)
 {
@@ -150,7 +116,7 @@ static enum dtp_code map_columns(struct dtp_verify *v, const struct dtp_point *e
 
 /* Compares one chunk and, where the ranks are to go on with the whole model's values, stores them. */
 static void compare_rows(struct dtp_verify *v, const struct dtp_point *e, const struct header *h, int64_t row, int64_t n,
-			 struct sums *s)
+			 struct dtp_sums *s)
 {
 	int64_t columns = row_length(&e->x);
 	bool same = true;
@@ -160,7 +126,7 @@ static void compare_rows(struct dtp_verify *v, const struct dtp_point *e, const 
 		for (int64_t j = 0; j < columns; j++) {
 			float *a = &v->mine[i * columns + j], b = v->theirs[i * h->columns + v->map[j]];
 			same = same && !memcmp(a, &b, sizeof b);
-			add_difference(s, *a, b, h->rms);
+			dtp_sums_add(s, *a, b, h->rms);
 			*a = b;
 		}
 	if (!same && !v->options.free_run)
@@ -200,7 +166,7 @@ static double whole_rms(struct dtp_verify *v, const struct dtp_point *e)
 	return square > 0 ? sqrt(square / (double)(rows * columns)) : 1;
 }
 
-static enum dtp_code compare_event(struct dtp_verify *v, const struct dtp_point *e, struct sums *s, struct dtp_err *err)
+static enum dtp_code compare_event(struct dtp_verify *v, const struct dtp_point *e, struct dtp_sums *s, struct dtp_err *err)
 {
 	struct dtp_point theirs = {.kind = DTP_POINT_END};
 	struct header h = {0};
@@ -229,37 +195,11 @@ static enum dtp_code compare_event(struct dtp_verify *v, const struct dtp_point 
 			return err->code;
 		compare_rows(v, e, &h, row, n, s);
 	}
-	s->square = s->values ? sqrt(s->square / (double)s->values) / h.rms : 0;
+	s->square = dtp_sums_rms(s, h.rms);
 	return DTP_OK;
 }
 
-/* ---- the report */
-
-void dtp_verify_report_free(struct dtp_verify_report *r)
-{
-	free(r->rows);
-	*r = (struct dtp_verify_report){0};
-}
-
-static struct dtp_verify_row *find_row(struct dtp_verify_report *r, const char *component, const char *name)
-{
-	for (int i = r->nrows - 1; i >= 0; i--)
-		if (!strcmp(r->rows[i].name, name) && !strcmp(r->rows[i].component, component))
-			return &r->rows[i];
-	if (r->nrows == r->cap) {
-		int cap = r->cap ? 2 * r->cap : 64;
-		struct dtp_verify_row *rows = realloc(r->rows, (size_t)cap * sizeof *rows);
-		if (!rows)
-			return NULL;
-		r->rows = rows;
-		r->cap = cap;
-	}
-	struct dtp_verify_row *row = &r->rows[r->nrows++];
-	*row = (struct dtp_verify_row){.compared = 0};
-	snprintf(row->component, sizeof row->component, "%s", component);
-	snprintf(row->name, sizeof row->name, "%s", name);
-	return row;
-}
+/* ---- naming */
 
 /* "transformer_blocks.3" of a module in a list, else the module's own name. */
 static void block_of(const struct dtp_tree *t, const char *module, char name[DTP_VERIFY_NAME])
@@ -313,7 +253,7 @@ static double event_tolerance(const struct dtp_verify *v, const struct dtp_point
 	return dtp_verify_tolerance_at(v->be->compute, reduction_length(e), v->options.free_run ? dtp_depth(e->ctx) : 0);
 }
 
-static void name_ranks(const struct dtp_verify *v, const struct sums *all, double tolerance, char *buf, size_t size)
+static void name_ranks(const struct dtp_verify *v, const struct dtp_sums *all, double tolerance, char *buf, size_t size)
 {
 	int n = 0;
 	size_t len = 0;
@@ -331,23 +271,7 @@ static void name_ranks(const struct dtp_verify *v, const struct sums *all, doubl
 	snprintf(buf, size, n == v->tp->size && n > 1 ? "all ranks" : n == 1 ? "rank %s" : n ? "ranks %s" : "", list);
 }
 
-static double excess(const struct dtp_difference *d)
-{
-	double rms = d->rms / DTP_VERIFY_RMS_SHARE, most = rms > d->max ? rms : d->max;
-	return d->broken ? HUGE_VAL : most / d->tolerance;
-}
-
-static void remember(struct dtp_verify_report *r, const struct dtp_finding *f)
-{
-	for (int i = 0; i < r->nfound; i++)
-		if (!strcmp(r->found[i].module, f->module) && r->found[i].kind == f->kind &&
-		    !strcmp(r->found[i].component, f->component))
-			return;
-	if (r->nfound < DTP_VERIFY_FINDINGS)
-		r->found[r->nfound++] = *f;
-}
-
-static enum dtp_code report_event(struct dtp_verify *v, const struct dtp_point *e, const struct sums *all, struct dtp_err *err)
+static enum dtp_code report_event(struct dtp_verify *v, const struct dtp_point *e, const struct dtp_sums *all, struct dtp_err *err)
 {
 	struct dtp_finding f = {.kind = e->kind, .step = v->steps + 1, .d = {.tolerance = event_tolerance(v, e)}};
 	char name[DTP_VERIFY_NAME];
@@ -363,18 +287,7 @@ static enum dtp_code report_event(struct dtp_verify *v, const struct dtp_point *
 		f.d.broken += all[r].broken;
 	}
 	name_ranks(v, all, f.d.tolerance, f.ranks, sizeof f.ranks);
-	struct dtp_verify_row *row = find_row(v->report, f.component, name);
-	if (!row)
-		return dtp_fail(err, DTP_FAILED, "out of memory");
-	if (!row->compared++ || excess(&f.d) > excess(&row->worst.d))
-		row->worst = f;
-	row->modules += e->kind == DTP_POINT_OUTPUT;
-	if (dtp_differs(&f.d)) {
-		row->differ++;
-		v->report->differ++;
-		remember(v->report, &f);
-	}
-	return DTP_OK;
+	return dtp_verify_note(v->report, name, &f, err);
 }
 
 /* ---- the observer */
@@ -383,7 +296,7 @@ static void on_event(void *arg, const struct dtp_point *e)
 {
 	struct dtp_verify *v = arg;
 	struct dtp_err *err = &e->ctx->err;
-	struct sums mine = {0}, *all;
+	struct dtp_sums mine = {0}, *all;
 	int step, end = 0;
 
 	all = calloc((size_t)v->tp->size, sizeof *all);

@@ -58,6 +58,9 @@ struct dtp_verify_report {
 	int nfound;
 	int differ;                   /* events that diverged, in all */
 	struct dtp_whole_stats whole;
+	/* Against a recording: stages that only one side has, the first names. */
+	int only_ours, only_theirs;
+	char ours[512], theirs[512];
 };
 void dtp_verify_report_free(struct dtp_verify_report *r);
 
@@ -87,4 +90,10 @@ struct dtp_verify_job {
 	int node_threads;
 };
 enum dtp_code dtp_verify_run(const struct dtp_verify_job *job, struct dtp_verify_report *report, struct dtp_err *err);
+
+/* A run against the stages of a file, whole pictures included: tensors under the names that --dump-stages gives.  One row for
+ * each stage that both have, in the order of the run.  job->whole is not used.  DTP_FAILED when a stage has another shape
+ * there, or when there is none in common. */
+enum dtp_code dtp_verify_against(const struct dtp_verify_job *job, const char *path, struct dtp_verify_report *report,
+				 struct dtp_err *err);
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A pipeline's run against the whole model's: both are the ordinary run of the pipeline, watched. */
-#include "verify.h"
+#include "verify_internal.h"
 
 #include "pipeline_internal.h"
 
@@ -18,12 +18,6 @@ static void no_progress(void *arg, uint64_t done, uint64_t total)
 static void no_text(void *arg, const char *text)
 {
 	(void)arg, (void)text;
-}
-
-static enum dtp_code no_image(void *arg, const struct dtp_image *image, struct dtp_err *err)
-{
-	(void)arg, (void)image, (void)err;
-	return DTP_OK;
 }
 
 struct alone {
@@ -45,7 +39,7 @@ static enum dtp_code run_alone(void *arg, const struct dtp_observer *o, struct d
 	if (!dtp_mesh_make(one, sizes, &mesh, err)) {
 		p->observer = o;
 		p->streamed = true;
-		dtp_pipeline_run(p, a->job->request, a->job->whole_backend, &mesh, &a->mon, a->job->node_threads, no_image, NULL,
+		dtp_pipeline_run(p, a->job->request, a->job->whole_backend, &mesh, &a->mon, a->job->node_threads, dtp_verify_no_image, NULL,
 				 err);
 		p->observer = NULL;
 	}
@@ -63,7 +57,7 @@ static enum dtp_code compare(const struct dtp_verify_job *job, struct dtp_whole 
 	if (dtp_verify_new(&job->options, tp, job->backend, whole, job->whole_backend, report, &v, err))
 		return err->code;
 	job->pipeline->observer = dtp_verify_observer(v);
-	dtp_pipeline_run(job->pipeline, job->request, job->backend, job->mesh, job->mon, job->node_threads, no_image, NULL, err);
+	dtp_pipeline_run(job->pipeline, job->request, job->backend, job->mesh, job->mon, job->node_threads, dtp_verify_no_image, NULL, err);
 	job->pipeline->observer = NULL;
 	dtp_verify_free(v);
 	return err->code;

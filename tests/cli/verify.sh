@@ -56,6 +56,55 @@ for key in $(grep -o '"[a-z_]*":' "$dir/stdout" | tr -d '":' | sort -u); do
 done
 done_
 
+# ---- recorded stages
+
+golden=tests/reference/klein-tiny/golden_64x64.safetensors
+against_golden() { # what the file does not say
+	"$DIFFTP" verify --model $model --against $golden --seed 42 --height 64 --width 64 --max-sequence-length 64 --dtype fp32 \
+		--tp-degree 2 -q "$@" >"$dir/stdout" 2>"$dir/stderr" </dev/null
+	rc=$?
+}
+
+case_ against_diffusers
+against_golden --prompt 'A cat holding a sign that says hello world'
+[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stdout" "$dir/stderr")"
+[ "$(grep -Ec '^(start|text_encoder|transformer|vae) .* ok$' "$dir/stdout")" = 81 ] || fail "not 81 stages: $(cat "$dir/stdout")"
+grep -qx "Not in the recording (2): 'step0.double.0.attn.add_k_proj', 'step0.double.0.attn.add_v_proj'" "$dir/stdout" ||
+	fail "$(tail -n 3 "$dir/stdout")"
+[ "$(tail -n 1 "$dir/stdout")" = 'All agree.' ] || fail "$(tail -n 3 "$dir/stdout")"
+done_
+
+case_ against_another_prompt
+against_golden --prompt 'A dog holding a sign that says hello world'
+[ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+grep -Eq "^diverges first: text_encoder: 'text\.input_ids', which is computed after 'nothing' \(rel\. RMS .*, tolerance 0\)$" "$dir/stdout" ||
+	fail "$(cat "$dir/stdout")"
+done_
+
+case_ against_another_size
+against_golden --prompt x --height 96
+[ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+grep -q "stage 'step0.rope.img.cos' has the shape \[16, 16\] (F32), this run's has \[24, 16\] (F32): another model, size or prompt length" \
+	"$dir/stderr" || fail "$(cat "$dir/stderr")"
+done_
+
+# A dump tells what was run: its prompt has quotes and another script, as users' do.
+"$DIFFTP" generate --model $model --prompt "a \"red\" fox, 日落" --seed 9 --height 80 --width 64 --steps 3 --max-sequence-length 40 \
+	--dtype fp32 --guidance-scale 2.5 -q -o "$dir/x.png" --dump-stages "$dir/dump.safetensors" || exit 1
+expect against_a_dump 0 '^All agree\.$' '^$' verify --model $model --against "$dir/dump.safetensors" --tp-degree 4 --seed 9 -q --threads 4
+expect against_in_bf16 0 '^All agree\.$' '^$' verify --model $model --against "$dir/dump.safetensors" --tp-degree 2 --dtype bf16 \
+	--exact-timesteps -q
+expect against_a_dump_json 0 '"mode":.*"against"' '^$' verify --model $model --against "$dir/dump.safetensors" -q --json
+refuse another_seed_is_given "'.*/dump\.safetensors' was recorded with --seed '9', another is given; leave it out$" \
+	verify --model $model --against "$dir/dump.safetensors" --seed 8
+refuse another_prompt_is_given "'.*/dump\.safetensors' was recorded with --prompt 'a \"red\" fox, 日落', another is given" \
+	verify --model $model --against "$dir/dump.safetensors" --prompt x
+refuse no_recording "'?.*/none\.safetensors'?.*" verify --model $model --against "$dir/none.safetensors"
+refuse two_modes '--against compares a whole run with a recording, --free-run with one rank; leave one out' \
+	verify --model $model --against "$dir/dump.safetensors" --free-run
+expect no_stage_in_common 1 '^$' "failed in 'compare': '.*/diffusion_pytorch_model\.safetensors' holds no stage of this run, as 'text\.input_ids' is one$" \
+	verify --model $model --against $model/vae/diffusion_pytorch_model.safetensors --height 64 --width 64 -q --max-sequence-length 16
+
 refuse memory_of_both_counts 'not enough memory: rank 0 needs [0-9.]+ MB at the peak, --max-memory allows 150 MB' \
 	verify --model $model --height 64 --width 64 --tp-degree 2 --max-memory 150MB
 refuse no_pictures "option '--output' is not one of this command's" verify --model $model --output x.png
