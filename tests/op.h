@@ -134,8 +134,9 @@ static inline struct dtp_weight *make_weight(struct dtp_backend *be, enum dtp_we
 
 /* The values of out against a reference.  Sums of n terms may be off by what tolerance() says, against the RMS; on top comes
  * the rounding to out's type, at most half a unit of the value's last place.  Where the operation rounds more often, each
- * time a value may fall the other way: by a unit of the largest. */
-static inline void check_rounded(const char *what, struct dtp_tensor out, const float *ref, int64_t n, int roundings)
+ * time a value may fall the other way: by a unit of the largest.  more, unless NULL: what else each value may be off by. */
+static inline void check_bounded(const char *what, struct dtp_tensor out, const float *ref, int64_t n, int roundings,
+				 const float *more)
 {
 	int64_t count = dtp_numel(&out);
 	float *got = values_of(out);
@@ -150,11 +151,17 @@ static inline void check_rounded(const char *what, struct dtp_tensor out, const 
 		double diff = fabs((double)got[i] - ref[i]), value = fabs(ref[i]), rms = sqrt(ss / (double)count);
 		double sum = tolerance(DTP_F32, n) * fmax(rms, value);
 		double allowed = sum + half * (value + sum) + (roundings - 1) * 2 * half * largest;
+		allowed += more ? (double)more[i] : 0;
 		if (!(diff <= allowed))
 			fail_msg("%s: element %lld is %g, expected %g: differs by %g, %g is allowed", what, (long long)i,
 				 (double)got[i], (double)ref[i], diff, allowed);
 	}
 	free(got);
+}
+
+static inline void check_rounded(const char *what, struct dtp_tensor out, const float *ref, int64_t n, int roundings)
+{
+	check_bounded(what, out, ref, n, roundings, NULL);
 }
 
 static inline void check_values(const char *what, struct dtp_tensor out, const float *ref, int64_t n)

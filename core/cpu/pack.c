@@ -168,15 +168,44 @@ void dtp_pack_rows(void *dst, enum dtp_dtype t, const void *src, enum dtp_dtype 
 		finish_stream();
 }
 
-void dtp_pack_columns(float *dst, const void *src, enum dtp_dtype src_type, int64_t ld, int64_t k, int64_t cols)
+static void float_columns(float *dst, const char *src, enum dtp_dtype src_type, int64_t row_bytes, int64_t k, int64_t cols)
 {
-	int64_t depth = dtp_pack_depth(DTP_F32, k), size = (int64_t)dtp_dtype_size(src_type);
-
 	for (int64_t i = 0; i < k; i++, dst += DTP_NB) {
-		dtp_vec_load(dst, (const char *)src + i * ld * size, src_type, cols);
+		dtp_vec_load(dst, src + i * row_bytes, src_type, cols);
 		memset(dst + cols, 0, (size_t)(DTP_NB - cols) * sizeof *dst);
 	}
-	memset(dst, 0, (size_t)((depth - k) * DTP_NB) * sizeof *dst);
+}
+
+/* Two rows, the second of which may be missing, as pairs. */
+DTP_CLONES static void pair_rows(uint32_t *restrict dst, const uint16_t *restrict low, const uint16_t *restrict high,
+				 int64_t cols)
+{
+#pragma omp simd
+	for (int64_t j = 0; j < cols; j++)
+		dst[j] = low[j] | (uint32_t)high[j] << 16;
+}
+
+static void pair_columns(uint32_t *dst, const char *src, int64_t row_bytes, int64_t k, int64_t cols)
+{
+	static const uint16_t zeros[DTP_NB];
+
+	for (int64_t i = 0; i < k; i += 2, dst += DTP_NB) {
+		const void *low = src + i * row_bytes, *high = i + 1 < k ? src + (i + 1) * row_bytes : (const char *)zeros;
+		pair_rows(dst, low, high, cols);
+		memset(dst + cols, 0, (size_t)(DTP_NB - cols) * sizeof *dst);
+	}
+}
+
+void dtp_pack_columns(void *dst, enum dtp_dtype t, const void *src, enum dtp_dtype src_type, int64_t ld, int64_t k, int64_t cols)
+{
+	int64_t row_bytes = ld * (int64_t)dtp_dtype_size(src_type), per_unit = t == DTP_BF16 ? 2 : 1;
+	int64_t units = (k + per_unit - 1) / per_unit, depth = dtp_pack_depth(t, k) / per_unit;
+
+	if (t == DTP_BF16)
+		pair_columns(dst, src, row_bytes, k, cols);
+	else
+		float_columns(dst, src, src_type, row_bytes, k, cols);
+	memset((uint32_t *)dst + units * DTP_NB, 0, (size_t)((depth - units) * DTP_NB) * sizeof(uint32_t));
 }
 
 DTP_CLONES void dtp_pack_widen(float *restrict dst, const void *restrict src, int64_t k)

@@ -40,8 +40,9 @@ static inline int64_t dtp_pack_size(enum dtp_dtype t, int64_t n, int64_t k)
  * in t.  stream: write past the caches, for what is not read soon and is not in them. */
 void dtp_pack_rows(void *dst, enum dtp_dtype t, const void *src, enum dtp_dtype src_type, int64_t ld, int64_t rows,
 		   int64_t k, bool stream);
-/* One block in F32: src [k, cols <= 64] are its columns already. */
-void dtp_pack_columns(float *dst, const void *src, enum dtp_dtype src_type, int64_t ld, int64_t k, int64_t cols);
+/* One block in t: src [k, cols <= 64] are its columns already.  t is F32, or src_type. */
+void dtp_pack_columns(void *dst, enum dtp_dtype t, const void *src, enum dtp_dtype src_type, int64_t ld, int64_t k,
+		      int64_t cols);
 /* One BF16 block as an F32 block; its depth stays that of BF16. */
 void dtp_pack_widen(float *dst, const void *src, int64_t k);
 #endif

@@ -170,12 +170,12 @@ DTP_CLONES void dtp_vec_exp(float *x, int64_t n)
 		x[i] = exp_one(x[i]);
 }
 
-DTP_CLONES float dtp_vec_softmax(float *x, float max, int64_t n)
+DTP_CLONES float dtp_vec_softmax(float *x, float scale, float max, int64_t n)
 {
 	/* Two loops: gcc does not vectorise them as one for every instruction set. */
 #pragma omp simd
 	for (int64_t i = 0; i < n; i++)
-		x[i] = exp2_one(x[i] - max);
+		x[i] = exp2_one(scale * (x[i] - max));
 	float s = 0;
 #pragma omp simd reduction(+ : s)
 	for (int64_t i = 0; i < n; i++)

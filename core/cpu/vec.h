@@ -30,8 +30,8 @@ float dtp_vec_sum_squares(const float *x, float minus, int64_t n); /* of x - min
 float dtp_vec_max(const float *x, int64_t n);                       /* -inf for n = 0; NaNs are skipped */
 /* x = e^x in place, within 2 ulp. */
 void dtp_vec_exp(float *x, int64_t n);
-/* x = 2^(x - max) in place, for max >= x; returns the sum.  What is below 2^-126 may become 0. */
-float dtp_vec_softmax(float *x, float max, int64_t n);
+/* x = 2^(scale * (x - max)) in place, for max >= x; returns the sum.  What is below 2^-126 may become 0. */
+float dtp_vec_softmax(float *x, float scale, float max, int64_t n);
 
 void dtp_vec_scale(float *x, float a, int64_t n);              /* x *= a */
 void dtp_vec_mul(float *x, const float *y, int64_t n);         /* x *= y */
