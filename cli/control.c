@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "control.h"
 
+#include "clock.h"
+
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -162,29 +166,49 @@ struct peer {
 	char *out; /* what the socket has not taken yet */
 	size_t out_len;
 	char *wants; /* the key that it waits for */
+	double since;
 };
+
+/* Whoever connects has so many places before it is known who it is, and so much time and room to say it. */
+#define STRANGERS 16
+#define STRANGER_S 5.0
+#define STRANGER_BYTES (4u << 20)
+/* A host that is gone is taken for gone after so long without any sign of its network. */
+#define UNREACHABLE_MS 30000
 
 struct dtp_server {
 	int npeers;
-	struct peer *peers;
+	struct peer *peers; /* the numbered ones, then the strangers */
+	int listener;       /* -1: none */
+	char *token;
 	struct entry *store;
 	struct dtp_server_events ev;
 };
 
+static int places(const struct dtp_server *s)
+{
+	return s->npeers + STRANGERS;
+}
+
 struct dtp_server *dtp_server_new(int npeers, const struct dtp_server_events *ev)
 {
 	struct dtp_server *s = calloc(1, sizeof *s);
-	struct peer *peers = calloc((size_t)npeers, sizeof *peers);
+	struct peer *peers = calloc((size_t)npeers + STRANGERS, sizeof *peers);
 
 	if (!s || !peers) {
 		free(s);
 		free(peers);
 		return NULL;
 	}
-	*s = (struct dtp_server){.npeers = npeers, .peers = peers, .ev = *ev};
-	for (int i = 0; i < npeers; i++)
+	*s = (struct dtp_server){.npeers = npeers, .peers = peers, .listener = -1, .ev = *ev};
+	for (int i = 0; i < places(s); i++)
 		peers[i].fd = -1;
 	return s;
+}
+
+void dtp_server_events(struct dtp_server *s, const struct dtp_server_events *ev)
+{
+	s->ev = *ev;
 }
 
 static void drop(struct peer *p)
@@ -197,34 +221,81 @@ static void drop(struct peer *p)
 	*p = (struct peer){.fd = -1};
 }
 
-void dtp_server_free(struct dtp_server *s)
+void dtp_server_forget(struct dtp_server *s)
 {
 	struct entry *next;
 
-	if (!s)
-		return;
-	for (int i = 0; i < s->npeers; i++)
+	for (int i = 0; i < places(s); i++) {
+		s->peers[i].fd = -1;
 		drop(&s->peers[i]);
+	}
 	for (struct entry *e = s->store; e; e = next) {
 		next = e->next;
 		free(e->key);
 		free(e->val);
 		free(e);
 	}
+	free(s->token);
 	free(s->peers);
 	free(s);
+}
+
+void dtp_server_free(struct dtp_server *s)
+{
+	if (!s)
+		return;
+	for (int i = 0; i < places(s); i++)
+		drop(&s->peers[i]);
+	if (s->listener >= 0)
+		close(s->listener);
+	dtp_server_forget(s);
+}
+
+static void set_up_tcp(int fd)
+{
+	int yes = 1, ms = UNREACHABLE_MS;
+
+	/* They fail where the socket is of another kind, and are not missed there. */
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
 }
 
 void dtp_server_add(struct dtp_server *s, int peer, int fd)
 {
 	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+	set_up_tcp(fd);
 	s->peers[peer].fd = fd;
+	s->peers[peer].since = dtp_seconds();
+}
+
+void dtp_server_listen(struct dtp_server *s, int fd, const char *token)
+{
+	s->listener = fd;
+	s->token = strdup(token);
+}
+
+void dtp_server_move(struct dtp_server *s, int from, int to)
+{
+	s->peers[to] = s->peers[from];
+	s->peers[from] = (struct peer){.fd = -1};
+}
+
+bool dtp_server_has(const struct dtp_server *s, int peer)
+{
+	return s->peers[peer].fd >= 0;
+}
+
+int dtp_server_socket(const struct dtp_server *s, int peer)
+{
+	return s->peers[peer].fd;
 }
 
 static void peer_closed(struct dtp_server *s, int peer)
 {
 	drop(&s->peers[peer]);
-	s->ev.closed(s->ev.arg, peer);
+	if (peer < s->npeers)
+		s->ev.closed(s->ev.arg, peer);
 }
 
 /* False: the peer is gone. */
@@ -330,13 +401,14 @@ static void take_messages(struct dtp_server *s, int peer)
 	enum dtp_inbox_state st;
 
 	while ((st = dtp_inbox_next(&s->peers[peer].in, &m)) == DTP_INBOX_OK) {
-		if (m.type == DTP_MSG_SET)
+		bool stored = !s->ev.relay && peer < s->npeers;
+		if (stored && m.type == DTP_MSG_SET)
 			store_set(s, &m);
-		else if (m.type == DTP_MSG_GET)
+		else if (stored && m.type == DTP_MSG_GET)
 			store_get(s, peer, m.text[0].p);
 		else
 			s->ev.message(s->ev.arg, peer, &m);
-		if (s->peers[peer].fd < 0)
+		if (s->peers[peer].fd < 0) /* it is gone, or has another number */
 			return;
 	}
 	if (st == DTP_INBOX_CLOSED)
@@ -358,15 +430,63 @@ void dtp_server_drain(struct dtp_server *s, int peer)
 	}
 }
 
+void dtp_server_send_all(struct dtp_server *s, const struct dtp_msg *m)
+{
+	for (int i = 0; i < places(s); i++)
+		dtp_server_send(s, i, m);
+}
+
+int dtp_server_entries(const struct dtp_server *s)
+{
+	return places(s) + 1;
+}
+
 void dtp_server_poll(const struct dtp_server *s, struct pollfd *fds)
 {
-	for (int i = 0; i < s->npeers; i++)
+	for (int i = 0; i < places(s); i++)
 		fds[i] = (struct pollfd){.fd = s->peers[i].fd, .events = (short)(POLLIN | (s->peers[i].out_len ? POLLOUT : 0))};
+	fds[places(s)] = (struct pollfd){.fd = s->listener, .events = POLLIN};
+}
+
+/* The place of a new stranger: a free one, or that of the one who has been silent longest. */
+static int place_for_stranger(struct dtp_server *s)
+{
+	int best = s->npeers;
+
+	for (int i = s->npeers; i < places(s); i++) {
+		if (s->peers[i].fd < 0)
+			return i;
+		if (s->peers[i].since < s->peers[best].since)
+			best = i;
+	}
+	drop(&s->peers[best]);
+	return best;
+}
+
+static void accept_strangers(struct dtp_server *s)
+{
+	struct dtp_msg token = dtp_msg_text(DTP_MSG_TOKEN, s->token ? s->token : "");
+	int fd;
+
+	while ((fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+		int peer = place_for_stranger(s);
+		dtp_server_add(s, peer, fd);
+		dtp_server_send(s, peer, &token);
+	}
+}
+
+static void drop_strangers(struct dtp_server *s)
+{
+	double now = dtp_seconds();
+
+	for (int i = s->npeers; i < places(s); i++)
+		if (s->peers[i].fd >= 0 && (now - s->peers[i].since > STRANGER_S || s->peers[i].in.len > STRANGER_BYTES))
+			drop(&s->peers[i]);
 }
 
 void dtp_server_handle(struct dtp_server *s, const struct pollfd *fds)
 {
-	for (int i = 0; i < s->npeers; i++) {
+	for (int i = 0; i < places(s); i++) {
 		if (fds[i].fd != s->peers[i].fd || fds[i].fd < 0)
 			continue;
 		if (fds[i].revents & POLLOUT && !flush(&s->peers[i]))
@@ -374,4 +494,23 @@ void dtp_server_handle(struct dtp_server *s, const struct pollfd *fds)
 		if (fds[i].revents & (POLLIN | POLLHUP | POLLERR))
 			dtp_server_drain(s, i);
 	}
+	if (s->listener >= 0 && fds[places(s)].revents)
+		accept_strangers(s);
+	drop_strangers(s);
+}
+
+static bool is_flushed(const struct dtp_server *s)
+{
+	for (int i = 0; i < places(s); i++)
+		if (s->peers[i].fd >= 0 && s->peers[i].out_len)
+			return false;
+	return true;
+}
+
+void dtp_server_flush(struct dtp_server *s, double seconds)
+{
+	for (double until = dtp_seconds() + seconds; !is_flushed(s) && dtp_seconds() < until; poll(NULL, 0, 10))
+		for (int i = 0; i < places(s); i++)
+			if (s->peers[i].fd >= 0 && !flush(&s->peers[i]))
+				s->peers[i].out_len = 0;
 }

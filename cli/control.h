@@ -11,11 +11,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DTP_CONTROL_VERSION 1
+#define DTP_CONTROL_VERSION 2
 /* The variables by which a rank finds its place and its socket. */
 #define DTP_ENV_RANK "DIFFTP_RANK"
 #define DTP_ENV_SIZE "DIFFTP_WORLD_SIZE"
-#define DTP_ENV_LOCAL_RANK "DIFFTP_LOCAL_RANK"
+#define DTP_ENV_LOCAL_RANK "DIFFTP_LOCAL_RANK"   /* among the ranks of its host */
+#define DTP_ENV_SHARERS "DIFFTP_SHARERS"         /* the ranks with which it shares its processors, "0,1,4"; unset: all */
+#define DTP_ENV_ADDRESS "DIFFTP_ADDRESS"         /* where it can be reached by the others; unset: the loopback */
+#define DTP_ENV_PATIENCE "DIFFTP_PATIENCE"       /* milliseconds after which it ends a parent that is stopped; unset: never */
 #define DTP_ENV_FD "DIFFTP_CONTROL_FD"
 
 enum dtp_msg_type {
@@ -31,10 +34,22 @@ enum dtp_msg_type {
 	DTP_MSG_GET,   /* text: key; answered as soon as the key exists */
 	/* server to rank */
 	DTP_MSG_VALUE, /* text: key, value */
-	DTP_MSG_ABORT, /* text: why */
+	DTP_MSG_ABORT, /* n: code; text: why */
 	DTP_MSG_FINISH, /* end after what is at hand */
+	/* Under somebody else's launcher each rank has a keeper, the process that was started.  Keeper to server: */
+	DTP_MSG_JOIN,   /* see guest.c */
+	DTP_MSG_ALIVE,  /* n: the rank's process is stopped */
+	DTP_MSG_EXITED, /* n: status of waitpid; text: hint */
+	DTP_MSG_SIGNAL, /* n: only by SIGINT: the keeper has been asked to end */
+	/* server to keeper */
+	DTP_MSG_TOKEN,  /* text: the job's token; the first word, to whoever connects */
+	DTP_MSG_SEAT,   /* see guest.c */
+	DTP_MSG_PING,   /* n: who speaks if the server is lost; text: rank 0's host, its stage */
+	DTP_MSG_END,    /* n: code: all ranks have ended */
 	DTP_MSG_TYPES
 };
+
+#define DTP_PING_S 0.3 /* the two sides of a keeper's connection hear from each other at least so often */
 
 #define DTP_MSG_NUMBERS 4
 #define DTP_MSG_TEXTS 2
@@ -68,19 +83,35 @@ void dtp_inbox_free(struct dtp_inbox *in);
 struct dtp_server;
 struct dtp_server_events {
 	void *arg;
-	/* Every message but SET and GET, which the server answers itself. */
+	/* Every message but SET and GET of the numbered peers, which the server answers itself unless it is a relay. */
 	void (*message)(void *arg, int peer, const struct dtp_msg *m);
 	void (*closed)(void *arg, int peer);
+	bool relay;
 };
 struct dtp_server *dtp_server_new(int npeers, const struct dtp_server_events *ev); /* NULL: out of memory */
+void dtp_server_events(struct dtp_server *s, const struct dtp_server_events *ev);  /* others from now on */
 void dtp_server_free(struct dtp_server *s); /* closes the sockets */
+/* Frees the memory and leaves the sockets open, for the end of the process to close: the other side sees when that is. */
+void dtp_server_forget(struct dtp_server *s);
 /* Hands a connected socket over to the server, which makes it non-blocking. */
 void dtp_server_add(struct dtp_server *s, int peer, int fd);
-/* npeers entries; those of closed peers are ignored by poll. */
+/* Whoever connects there (the server owns the socket) is told the token, becomes a peer with a number from npeers on, and has a
+ * few seconds to say JOIN.  Such a peer is not reported when it goes. */
+void dtp_server_listen(struct dtp_server *s, int fd, const char *token);
+/* Gives a peer another number, which is free. */
+void dtp_server_move(struct dtp_server *s, int from, int to);
+/* How many entries dtp_server_poll fills; those of closed peers are ignored by poll. */
+int dtp_server_entries(const struct dtp_server *s);
 void dtp_server_poll(const struct dtp_server *s, struct pollfd *fds);
 void dtp_server_handle(struct dtp_server *s, const struct pollfd *fds);
 /* Takes in all that a peer has sent until now (it may have died since). */
 void dtp_server_drain(struct dtp_server *s, int peer);
 /* Queues a message; a peer that is gone is skipped. */
 void dtp_server_send(struct dtp_server *s, int peer, const struct dtp_msg *m);
+/* To all peers that are there. */
+void dtp_server_send_all(struct dtp_server *s, const struct dtp_msg *m);
+/* Waits up to so many seconds for the sockets to take what is queued. */
+void dtp_server_flush(struct dtp_server *s, double seconds);
+bool dtp_server_has(const struct dtp_server *s, int peer);
+int dtp_server_socket(const struct dtp_server *s, int peer); /* -1: none */
 #endif

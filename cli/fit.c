@@ -49,7 +49,7 @@ static enum dtp_code predict_rank(struct dtp_pipeline *p, const struct dtp_reque
 enum dtp_code dtp_fit_predict(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
 			      struct dtp_fit *fit, struct dtp_err *err)
 {
-	*fit = (struct dtp_fit){0};
+	*fit = (struct dtp_fit){.degree = o->tp_degree};
 	for (int rank = 0; rank < o->tp_degree; rank++)
 		if (predict_rank(p, r, rank, fit, err))
 			return err->code;
@@ -61,10 +61,15 @@ static int replicas(const struct dtp_bound *b)
 	return b->replicas > 1 ? b->replicas : 1;
 }
 
+/* Of all ranks of this host. */
 static uint64_t of_all(const struct dtp_fit *fit, const struct dtp_bound *b)
 {
-	uint64_t n;
+	uint64_t n = 0;
 
+	for (int i = 0; i < b->nhere; i++)
+		n = add(n, fit->rank[b->here[i] % fit->degree]);
+	if (b->here)
+		return n;
 	return __builtin_mul_overflow(fit->total, (uint64_t)replicas(b), &n) ? UINT64_MAX : n;
 }
 
@@ -102,7 +107,7 @@ static bool fits_at(struct dtp_pipeline *p, const struct dtp_request *r, const s
 {
 	struct dtp_err ignored = DTP_ERR_INIT;
 
-	*fit = (struct dtp_fit){0};
+	*fit = (struct dtp_fit){.degree = degree};
 	for (int rank = 0; rank < degree; rank++)
 		if (predict_rank(p, r, rank, fit, &ignored) || (b->host && of_all(fit, b) > b->host->available) ||
 		    fit->rank[rank] > dtp_bound_rank(b, rank))
@@ -153,7 +158,7 @@ static void advise_degree(struct dtp_pipeline *p, const struct dtp_options *o, c
 	int degree = 0;
 
 	/* A list of limits is for the present number of ranks. */
-	if (b->limit && b->limit->n > 1)
+	if ((b->limit && b->limit->n > 1) || b->here) /* and a list of ranks too */
 		return;
 	/* All ranks are on this machine: fewer hold fewer copies of what is replicated. */
 	if (o->tp_degree > 1)
@@ -219,7 +224,7 @@ static void advise_all(struct dtp_pipeline *p, const struct dtp_options *o, cons
 		in_turn.passes_in_turn = true;
 		advise(o, &in_turn, b, "--guidance-passes in-turn", err);
 	}
-	if (replicas(b) > 1)
+	if (replicas(b) > 1 && !b->here)
 		advise_fewer_replicas(o, r, b, err);
 	advise_degree(p, o, r, b, err);
 	advise_size(o, r, b, err);
@@ -264,7 +269,7 @@ enum dtp_code dtp_fit_check(struct dtp_pipeline *p, const struct dtp_options *o,
 		return over_limit(p, o, r, b, over, err);
 	if (!host || of_all(&fit, b) <= host->available)
 		return DTP_OK;
-	int ranks = o->tp_degree * replicas(b);
+	int ranks = b->here ? b->nhere : o->tp_degree * replicas(b);
 	struct dtp_text_pair sizes = dtp_bytes_apart(of_all(&fit, b), host->available);
 	tell_phase(&fit.phase, phase, sizeof phase);
 	dtp_fail(err, DTP_REFUSED,

@@ -17,12 +17,15 @@ struct dtp_fit {
 	uint64_t largest;              /* of the rank that needs most */
 	struct dtp_phase_memory phase; /* that rank's phase at its peak */
 	uint64_t rank[DTP_MAX_RANKS];  /* peak of each */
+	int degree;                    /* how many of them */
 };
 
 /* What a job may take.  Members that are NULL bound nothing. */
 struct dtp_bound {
 	int replicas;                        /* that the job has of all its ranks; 0: 1 */
-	const struct dtp_host_memory *host;  /* all ranks together */
+	const struct dtp_host_memory *host;  /* all ranks of this host together: */
+	const int *here;                     /* which these are, of all replicas; NULL: all */
+	int nhere;
 	const struct dtp_limits *device, *limit; /* each rank: --devices, --max-memory */
 };
 uint64_t dtp_bound_rank(const struct dtp_bound *b, int rank); /* UINT64_MAX: none; of all ranks of all replicas */

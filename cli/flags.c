@@ -395,7 +395,8 @@ enum dtp_code dtp_args_parse(enum dtp_command_bit command, int argc, char **argv
 	char typed[64] = "";
 	int got;
 
-	*args = (struct dtp_args){.tp_degree = 1, .dp_degree = 1, .repeat = 1, .guidance_scale = -1};
+	*args = (struct dtp_args){.command = command, .tp_degree = 1, .dp_degree = 1, .ring_degree = 1, .ulysses_degree = 1,
+		.repeat = 1, .guidance_scale = -1};
 	make_spellings(command, &s);
 	opterr = 0;
 	optind = 0; /* glibc: begin anew, whatever a former call left */

@@ -6,6 +6,7 @@
 #include "err.h"
 #include "suggest.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -44,6 +45,7 @@ struct dtp_option {
 	enum dtp_opt_kind kind;
 	enum dtp_opt_group group;
 	unsigned commands;         /* mask of enum dtp_command_bit */
+	bool may_differ;           /* between the ranks of a job that somebody else's launcher starts */
 	size_t offset;             /* of the value in struct dtp_args */
 	const char *value;         /* how help calls the value: "N", "DIR"; NULL for switches and choices */
 	double min, max;           /* INT and FLOAT; LIST: 0, and how many at most */
@@ -57,6 +59,7 @@ extern const int dtp_noptions;
 enum dtp_arg_dtype { DTP_ARG_BF16, DTP_ARG_FP32 };
 enum dtp_arg_device { DTP_ARG_AUTO, DTP_ARG_CPU };
 enum dtp_arg_passes { DTP_ARG_PASSES_AUTO, DTP_ARG_TOGETHER, DTP_ARG_IN_TURN };
+enum dtp_arg_launcher { DTP_ARG_ANY_LAUNCHER, DTP_ARG_SELF, DTP_ARG_TORCHRUN }; /* others follow, as in place.c */
 enum dtp_arg_output { DTP_ARG_PNG, DTP_ARG_LATENT };
 
 /* The values of an option that may be repeated, in their order, into argv. */
@@ -73,17 +76,18 @@ int dtp_command_words(enum dtp_command_bit command);
 /* What the command line said.  Members that were not given hold the value with which the core asks for the model's
  * default (0; guidance -1). */
 struct dtp_args {
+	enum dtp_command_bit command;
 	const char *model, *prompt, *prompts, *tp_plan, *output, *dump_stages; /* NULL: not given */
 	const char *negative_prompt, *system_message;
-	const char *devices, *max_memory, *emit, *filter, *against;
+	const char *devices, *max_memory, *emit, *filter, *against, *rendezvous;
 	struct dtp_list images;
 	const char *word[DTP_MAX_WORDS];
 	int nwords;
 	int64_t height, width, steps, num_images, max_sequence_length;
-	int64_t tp_degree, dp_degree, threads, repeat;
+	int64_t tp_degree, dp_degree, ring_degree, ulysses_degree, threads, repeat;
 	double guidance_scale, timeout, tflops, tolerance;
 	uint64_t seed;
-	int dtype, device, output_type, guidance_passes;
+	int dtype, device, output_type, guidance_passes, launcher;
 	bool exact_timesteps, keep_text_encoder, resume, json, quiet, suggest, diff, check, free_run, help, version;
 	bool beside_whole; /* set by the command: see struct dtp_options */
 	uint64_t given; /* bit i: row i of the table was given */

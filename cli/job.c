@@ -4,9 +4,11 @@
 #include "agree.h"
 #include "batch.h"
 #include "fit.h"
+#include "gather.h"
 #include "host.h"
 #include "launch.h"
 #include "lines.h"
+#include "member.h"
 #include "progress.h"
 #include "record.h"
 #include "request.h"
@@ -18,6 +20,18 @@
 #include <string.h>
 #include <sys/random.h>
 
+/* How long ranks that refuse their own options wait for the others, to see whether theirs are different. */
+#define REFUSAL_S 2.0
+
+static void degrees_of(const struct dtp_args *args, int sizes[DTP_MESH_DIMS])
+{
+	sizes[DTP_MESH_DP] = (int)args->dp_degree;
+	sizes[DTP_MESH_RING] = (int)args->ring_degree;
+	sizes[DTP_MESH_ULYSSES] = (int)args->ulysses_degree;
+	sizes[DTP_MESH_TP] = (int)args->tp_degree;
+}
+
+/* ring and ulysses are 1 wherever this is asked. */
 static int ranks_of(const struct dtp_args *args)
 {
 	return (int)(args->dp_degree * args->tp_degree);
@@ -134,9 +148,9 @@ static enum dtp_code agree_on_passes(struct dtp_rank *r, struct dtp_err *err)
 
 static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 {
-	int sizes[DTP_MESH_DIMS] = {[DTP_MESH_DP] = (int)r->args->dp_degree, [DTP_MESH_RING] = 1, [DTP_MESH_ULYSSES] = 1,
-		[DTP_MESH_TP] = r->options.tp_degree};
+	int sizes[DTP_MESH_DIMS];
 
+	degrees_of(r->args, sizes);
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "open the model");
 	if (dtp_mesh_make(r->world, sizes, &r->mesh, err))
 		return err->code;
@@ -151,6 +165,27 @@ static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 	return agree_on_passes(r, err) ? err->code : agree_on_seed(r, err);
 }
 
+/* The threads of a host are divided among its replicas, and those of a replica among its ranks there. */
+static void share_threads(struct dtp_rank *r, const struct dtp_worker *w)
+{
+	int tp = (int)r->args->tp_degree, replicas = 0, replica = 0, ranks = 0, rank = 0;
+
+	for (int i = 0, last = -1; i < r->size; i++) {
+		if (!dtp_worker_shares_with(w, i))
+			continue;
+		if (i / tp == r->rank / tp) {
+			replica = replicas - (last == i / tp);
+			rank += i < r->rank;
+			ranks++;
+		}
+		replicas += last != i / tp;
+		last = i / tp;
+	}
+	r->threads_in_all = node_threads(r->args);
+	r->node_threads = dtp_host_share(r->threads_in_all, replicas, replica);
+	r->threads = dtp_host_share(r->node_threads, ranks, rank);
+}
+
 static enum dtp_code run_rank(const struct dtp_args *args, dtp_rank_fn work, struct dtp_err *err)
 {
 	struct dtp_rank r = {.args = args};
@@ -163,9 +198,7 @@ static enum dtp_code run_rank(const struct dtp_args *args, dtp_rank_fn work, str
 		r.world = dtp_worker_world(w);
 		r.rank = dtp_worker_rank(w);
 		r.size = dtp_worker_size(w);
-		r.threads_in_all = node_threads(args);
-		r.node_threads = dtp_host_share(r.threads_in_all, (int)args->dp_degree, r.rank / (int)args->tp_degree);
-		r.threads = dtp_host_share(r.node_threads, (int)args->tp_degree, r.rank % (int)args->tp_degree);
+		share_threads(&r, w);
 		dtp_request_make(args, &r.options, &r.request);
 		code = set_up(&r, err);
 		if (code == DTP_OK)
@@ -210,18 +243,31 @@ static void describe(const struct dtp_args *args, const struct dtp_pipeline *p, 
 		 dtp_pipeline_guided(p) ? "" : " (no effect: the model is distilled)", images, references);
 }
 
+/* How many ranks share this process's processors. */
+static int sharers(const struct dtp_args *args, const struct dtp_seat *seat)
+{
+	int n = 0;
+
+	for (int i = 0; seat && i < seat->nlocal; i++)
+		n += seat->local[seat->nlocal + i];
+	return seat ? n : ranks_of(args);
+}
+
 /* One line that says what is going to be done, defaults filled in. */
 static void announce(const struct dtp_args *args, struct dtp_progress *progress, const struct dtp_pipeline *p,
-		     const struct dtp_options *o, const struct dtp_request *q)
+		     const struct dtp_options *o, const struct dtp_request *q, const struct dtp_seat *seat)
 {
-	char text[1024], what[640], dp[32] = "";
-	int ranks = ranks_of(args), threads = node_threads(args);
+	char text[1024], what[640], dp[32] = "", hosts[48] = "";
+	int ranks = sharers(args, seat), threads = node_threads(args);
 
 	if (args->dp_degree > 1)
 		snprintf(dp, sizeof dp, "dp %d x ", (int)args->dp_degree);
+	if (seat && seat->hosts > 1)
+		snprintf(hosts, sizeof hosts, " here, %d hosts", seat->hosts);
 	describe(args, p, q, what, sizeof what);
-	snprintf(text, sizeof text, "%s: %s, %s, %stp %d (%s), %d thread%s", dtp_pipeline_class(p), what,
-		 o->compute == DTP_F32 ? "fp32" : "bf16", dp, o->tp_degree, dtp_pipeline_plan(p), threads, threads == 1 ? "" : "s");
+	snprintf(text, sizeof text, "%s: %s, %s, %stp %d (%s), %d thread%s%s", dtp_pipeline_class(p), what,
+		 o->compute == DTP_F32 ? "fp32" : "bf16", dp, o->tp_degree, dtp_pipeline_plan(p), threads, threads == 1 ? "" : "s",
+		 hosts);
 	dtp_progress_note(progress, text);
 	if (threads < ranks) {
 		snprintf(text, sizeof text, "%d ranks share %d thread%s' worth of processors: expect them to be slow",
@@ -249,12 +295,18 @@ static void warn_without_effect(const struct dtp_args *args, struct dtp_progress
 	}
 }
 
+/* seat: NULL where all ranks are of this host. */
 static enum dtp_code check_model(const struct dtp_args *args, struct dtp_pipeline *p, const struct dtp_options *o,
-				 struct dtp_request *q, bool writes, const struct dtp_limits *limits, struct dtp_err *err)
+				 struct dtp_request *q, bool writes, const struct dtp_limits *limits,
+				 const struct dtp_seat *seat, struct dtp_err *err)
 {
 	struct dtp_host_memory memory = dtp_host_memory("");
 	struct dtp_bound bound = {.replicas = (int)args->dp_degree, .host = &memory, .limit = limits};
 
+	if (seat && seat->hosts > 1) {
+		bound.here = seat->local;
+		bound.nhere = seat->nlocal;
+	}
 	if (dtp_pipeline_resolve(p, q, err))
 		return err->code;
 	if (args->prompts) /* each line is checked for itself */
@@ -267,8 +319,10 @@ static enum dtp_code check_model(const struct dtp_args *args, struct dtp_pipelin
 	return dtp_fit_check(p, o, &share, &bound, err);
 }
 
-/* Everything that can refuse the job, and the line that announces it. */
-static enum dtp_code prepare(const struct dtp_args *args, bool writes, struct dtp_progress *progress, struct dtp_err *err)
+/* Everything that can refuse the job, and the line that announces it; without progress, for another host than rank 0's, what
+ * may be different there. */
+static enum dtp_code prepare(const struct dtp_args *args, bool writes, const struct dtp_seat *seat,
+			     struct dtp_progress *progress, struct dtp_err *err)
 {
 	struct dtp_monitor mon = dtp_monitor_none;
 	struct dtp_options o;
@@ -277,9 +331,11 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, struct dt
 	struct dtp_references references = {0};
 	struct dtp_limits limits;
 
-	mon.arg = progress;
-	mon.note = note;
-	mon.warn = warn;
+	if (progress) {
+		mon.arg = progress;
+		mon.note = note;
+		mon.warn = warn;
+	}
 	dtp_request_make(args, &o, &q);
 	if (dtp_max_memory_parse(args->max_memory, &limits, err) || dtp_max_memory_check(&limits, ranks_of(args), err) ||
 	    dtp_pipeline_open(&o, &mon, &p, err))
@@ -287,39 +343,138 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, struct dt
 	enum dtp_code code = dtp_references_read(args, &references, &q, err);
 	dtp_references_free(&references); /* the sizes are enough here */
 	if (!code)
-		code = check_model(args, p, &o, &q, writes, &limits, err);
-	if (code == DTP_OK) {
-		announce(args, progress, p, &o, &q);
+		code = check_model(args, p, &o, &q, writes, &limits, seat, err);
+	if (code == DTP_OK && progress) {
+		announce(args, progress, p, &o, &q, seat);
 		warn_without_effect(args, progress, p, &q);
 	}
 	dtp_pipeline_close(p);
 	return code;
 }
 
+/* What can be said without a look at anything but the options.  place: NULL unless somebody else started the ranks. */
+static enum dtp_code check_degrees(const struct dtp_args *args, const struct dtp_place *place, struct dtp_err *err)
+{
+	int sizes[DTP_MESH_DIMS];
+	const char *not_yet = args->ring_degree > 1 ? "ring" : args->ulysses_degree > 1 ? "ulysses" : NULL;
+
+	degrees_of(args, sizes);
+	if (not_yet)
+		return dtp_fail(err, DTP_REFUSED,
+				"--%s-degree %d: dividing the tokens of a picture over ranks is not there yet, only --%s-degree 1 is; "
+				"--tp-degree divides its layers, --dp-degree the images",
+				not_yet, sizes[args->ring_degree > 1 ? DTP_MESH_RING : DTP_MESH_ULYSSES], not_yet);
+	if (place && (int64_t)place->size != args->dp_degree * args->tp_degree)
+		return dtp_fail(err, DTP_REFUSED,
+				"%s has started %d rank%s, but --dp-degree %d x --ring-degree %d x --ulysses-degree %d x --tp-degree %d "
+				"= %lld: the product of the degrees must be the number of ranks (--launcher self starts them itself)",
+				place->launcher, place->size, place->size == 1 ? "" : "s", sizes[DTP_MESH_DP], sizes[DTP_MESH_RING],
+				sizes[DTP_MESH_ULYSSES], sizes[DTP_MESH_TP], (long long)(args->dp_degree * args->tp_degree));
+	if (args->dp_degree * args->tp_degree > DTP_MAX_RANKS)
+		return dtp_fail(err, DTP_REFUSED, "--dp-degree %d x --tp-degree %d are %lld ranks, at most %d can be started",
+				sizes[DTP_MESH_DP], sizes[DTP_MESH_TP], (long long)(args->dp_degree * args->tp_degree), DTP_MAX_RANKS);
+	return DTP_OK;
+}
+
+/* ---- under somebody else's launcher: what this process finds wrong by itself counts unless the meeting finds more */
+
+static enum dtp_code run_first(const struct dtp_args *args, const struct dtp_place *place, struct dtp_meeting *meeting,
+			       bool writes, struct dtp_launch *launch, struct dtp_err *refusal, struct dtp_err *err)
+{
+	struct dtp_gathering g;
+	double patience = refusal->code ? REFUSAL_S : dtp_launch_timeout(launch);
+	enum dtp_code code = dtp_gather(&g, place, meeting, args, patience, err);
+
+	if (!code && !refusal->code)
+		prepare(args, writes, &g.seat, launch->arg, refusal);
+	if (refusal->code && (!code || err->secondary)) {
+		*err = *refusal;
+		code = err->code;
+	}
+	if (code) {
+		dtp_gathering_dismiss(&g, err);
+	} else {
+		launch->seat = &g.seat;
+		launch->gathering = &g;
+		launch->threads_per_rank = dtp_host_share(node_threads(args), sharers(args, &g.seat), 0);
+		code = dtp_launch(launch, err);
+	}
+	dtp_gathering_free(&g);
+	return code;
+}
+
+static enum dtp_code run_other(const struct dtp_args *args, const struct dtp_place *place, struct dtp_meeting *meeting,
+			       struct dtp_launch *launch, struct dtp_err *refusal, struct dtp_err *err)
+{
+	struct dtp_member *m;
+	double patience = refusal->code ? REFUSAL_S : dtp_launch_timeout(launch);
+	enum dtp_code code = dtp_member_join(&m, place, meeting, args, patience, err);
+
+	if (code && err->secondary && refusal->code) {
+		*err = *refusal;
+		code = err->code;
+	}
+	if (!code) {
+		launch->seat = dtp_member_seat(m);
+		launch->threads_per_rank = dtp_host_share(node_threads(args), sharers(args, launch->seat), 0);
+		/* Of a host that rank 0 knows nothing of.  Reference images and prompts need not be there, and without them nothing is
+		 * known. */
+		if (launch->seat->local_rank == 0 && !args->images.n && !args->prompts)
+			prepare(args, false, launch->seat, NULL, refusal);
+		code = dtp_member_run(m, launch, refusal->code ? refusal : NULL, err);
+	}
+	dtp_member_free(m);
+	return code;
+}
+
+static enum dtp_code run_external(const struct dtp_args *args, const struct dtp_place *place, bool writes,
+				  struct dtp_launch *launch, struct dtp_err *err)
+{
+	struct dtp_err refusal = DTP_ERR_INIT;
+	struct dtp_meeting meeting;
+
+	check_degrees(args, place, &refusal);
+	if (dtp_meeting_find(place, args->rendezvous, &meeting, err)) {
+		if (refusal.code)
+			*err = refusal;
+		return err->code;
+	}
+	launch->nranks = place->size;
+	return place->rank ? run_other(args, place, &meeting, launch, &refusal, err)
+			   : run_first(args, place, &meeting, writes, launch, &refusal, err);
+}
+
+/* ---- */
+
 enum dtp_code dtp_job_run(const struct dtp_args *args, char **argv, bool writes, dtp_rank_fn work, struct dtp_err *err)
 {
 	struct dtp_progress progress;
+	struct dtp_place place;
 	struct dtp_launch launch = {
-		.nranks = ranks_of(args),
 		.argv = argv,
 		.may_finish = args->prompts != NULL,
 		.timeout_s = args->timeout,
 		.on_event = dtp_progress_event,
 		.arg = &progress,
 	};
+	enum dtp_code code;
 
 	if (dtp_worker_is_rank())
 		return run_rank(args, work, err);
-	if (launch.nranks > DTP_MAX_RANKS)
-		return dtp_fail(err, DTP_REFUSED, "--dp-degree %d x --tp-degree %d are %d ranks, at most %d can be started",
-				(int)args->dp_degree, (int)args->tp_degree, launch.nranks, DTP_MAX_RANKS);
 	if (!args->model)
 		return dtp_fail(err, DTP_REFUSED, "option '--model' is missing: the folder of the pipeline");
-	dtp_progress_init(&progress, stderr, args->quiet);
-	if (prepare(args, writes, &progress, err))
+	if (dtp_place_find(args->launcher, &place, err))
 		return err->code;
-	launch.threads_per_rank = dtp_host_share(node_threads(args), launch.nranks, 0);
-	enum dtp_code code = dtp_launch(&launch, err);
+	dtp_progress_init(&progress, stderr, args->quiet);
+	if (place.size > 1) {
+		code = run_external(args, &place, writes, &launch, err);
+	} else {
+		if (check_degrees(args, place.launcher ? &place : NULL, err) || prepare(args, writes, NULL, &progress, err))
+			return err->code;
+		launch.nranks = ranks_of(args);
+		launch.threads_per_rank = dtp_host_share(node_threads(args), launch.nranks, 0);
+		code = dtp_launch(&launch, err);
+	}
 	dtp_progress_end(&progress);
 	return code;
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starts the ranks of a job as processes of this program, watches them, and ends all of them when one fails. */
+/* Starts the ranks of a job as processes of this program, watches them, and ends all of them when one fails.  Where somebody
+ * else's launcher has started a process for each rank, each of these is the keeper of its rank: it starts it, as one process,
+ * and rank 0's watches over all. */
 #ifndef DTP_LAUNCH_H
 #define DTP_LAUNCH_H
 
@@ -7,6 +9,9 @@
 #include "monitor.h"
 
 #include <stdint.h>
+
+struct dtp_gathering;
+struct dtp_seat;
 
 /* What the ranks say while they run. */
 enum dtp_event_kind {
@@ -38,10 +43,18 @@ struct dtp_launch {
 	int threads_per_rank; /* 0: OpenMP decides; else OMP_NUM_THREADS of the ranks */
 	bool may_finish;      /* the first SIGINT asks the ranks to end after what is at hand (dtp_worker_finishing) */
 	double timeout_s;     /* 0: DTP_TIMEOUT_DEFAULT; see dtp_launch */
+	const struct dtp_seat *seat; /* NULL: all ranks are this launcher's; else only the one of this seat is */
+	struct dtp_gathering *gathering; /* of rank 0's keeper; NULL elsewhere */
 	const char *program;  /* NULL: /proc/self/exe */
 	void (*on_event)(void *arg, const struct dtp_event *); /* NULL: lines of the ranks go to stdout and stderr */
 	void *arg;
 };
+
+/* timeout_s, or its default. */
+double dtp_launch_timeout(const struct dtp_launch *opts);
+/* A rank under somebody else's launcher ends its keeper that stands still for the timeout and so much longer: the job has been
+ * given up by then. */
+#define DTP_PATIENCE_S 2.5
 
 /* Runs the whole job and returns when no rank is left: DTP_OK when every rank ended well, the code of the failure
  * otherwise.  Must be called before this process has threads; ranks find themselves through dtp_worker_open.
@@ -51,7 +64,8 @@ struct dtp_launch {
  * all of them waiting for each other.
  * The other ranks are asked to end, then made to, within two seconds.  *err is then the root cause and not its consequences;
  * err->message is complete (rank, host, stage, progress, signal or error), to be printed as it is, once.
- * SIGINT (the second one, with may_finish), SIGTERM and SIGHUP end the run with DTP_INTERRUPTED and "interrupted".  The ranks stay in this process group, ignore
+ * SIGINT (the second one, with may_finish), SIGTERM and SIGHUP end the run with DTP_INTERRUPTED and "interrupted" (with a
+ * gathering: unless they are only what the launcher did about the end of another rank).  The ranks stay in this process group, ignore
  * what the terminal sends them, and end when this process does, however it ends. */
 enum dtp_code dtp_launch(const struct dtp_launch *opts, struct dtp_err *err);
 #endif

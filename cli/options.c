@@ -14,7 +14,7 @@ const char *const dtp_group_titles[DTP_NGROUPS] = {
 #define AT(member) offsetof(struct dtp_args, member)
 
 const struct dtp_option dtp_options[] = {
-	{.name = "model", .letter = 'm', .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK | DTP_CMD_DOCTOR | DTP_CMD_SHARD,
+	{.name = "model", .may_differ = true, .letter = 'm', .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK | DTP_CMD_DOCTOR | DTP_CMD_SHARD,
 	 .offset = AT(model), .value = "DIR",
 	 .text = "pipeline folder in the diffusers layout (model_index.json, transformer/, text_encoder/, ...)"},
 	{.name = "tp-plan", .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK | DTP_CMD_SHARD, .offset = AT(tp_plan),
@@ -84,7 +84,7 @@ const struct dtp_option dtp_options[] = {
 	 .text = "write every intermediate tensor of the first image to a safetensors file"},
 	{.name = "resume", .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_GENERATE, .offset = AT(resume),
 	 .text = "with --prompts: leave out the images that the folder's record knows with the same parameters and that are still there"},
-	{.name = "quiet", .letter = 'q', .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_START | DTP_CMD_CONVERT,
+	{.name = "quiet", .may_differ = true, .letter = 'q', .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_START | DTP_CMD_CONVERT,
 	 .offset = AT(quiet), .text = "no progress and no notes on stderr; warnings and errors remain"},
 
 	{.name = "tp-degree", .aliases = "tp", .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK | DTP_CMD_SHARD,
@@ -93,9 +93,23 @@ const struct dtp_option dtp_options[] = {
 	{.name = "dp-degree", .aliases = "dp", .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_RUN,
 	 .offset = AT(dp_degree), .value = "N", .min = 1, .max = 1024,
 	 .text = "replicas of --tp-degree ranks each, over which the images are divided; the images are the same", .def = "1"},
+	{.name = "ring-degree", .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_START,
+	 .offset = AT(ring_degree), .value = "N", .min = 1, .max = 1024,
+	 .text = "ranks that share the tokens of a picture, passing keys and values round: only 1 for now", .def = "1"},
+	{.name = "ulysses-degree", .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_START,
+	 .offset = AT(ulysses_degree), .value = "N", .min = 1, .max = 1024,
+	 .text = "ranks that share the tokens of a picture, exchanging heads: only 1 for now", .def = "1"},
+	{.name = "launcher", .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_START, .may_differ = true,
+	 .offset = AT(launcher), .choices = "auto self torchrun mpirun srun",
+	 .text = "who starts the ranks: self ignores the variables of other launchers, auto looks for them", .def = "auto"},
+	{.name = "rendezvous", .kind = DTP_OPT_STRING, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_START,
+	 .offset = AT(rendezvous), .value = "PLACE",
+	 .text = "where ranks that another launcher starts meet: file:PATH in a folder that all hosts share, or tcp:HOST:PORT of "
+		 "rank 0's host",
+	 .def = "MASTER_ADDR and ports above MASTER_PORT; without these, on one host, nothing is needed"},
 	{.name = "device", .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK, .offset = AT(device),
 	 .choices = "auto cpu", .text = "where the ranks compute", .def = "auto"},
-	{.name = "threads", .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK, .offset = AT(threads),
+	{.name = "threads", .may_differ = true, .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK, .offset = AT(threads),
 	 .value = "N", .min = 1, .max = 4096, .text = "threads of all ranks of this machine together",
 	 .def = "the processors that this process may use"},
 	{.name = "timeout", .kind = DTP_OPT_FLOAT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_START | DTP_CMD_DOCTOR, .offset = AT(timeout),

@@ -12,13 +12,12 @@
 
 /* How long a likely consequence (a peer was lost) waits for its cause to show up. */
 #define CAUSE_S 1.0
-/* Beats are sampled and sent a few times a second, on a machine that may be busy. */
-#define SLACK_S 1.0
-/* A process that has not spoken yet may still be loading its libraries from a cold disk, whatever the timeout. */
-#define START_S 30.0
 
-/* How many processes the kernel has killed for want of memory, on this host or in one of its control groups. */
-static long long oom_kills(void)
+/* After a signal to the whole job, which may be the launcher's answer to the end of a rank: it lets little time pass before it
+ * kills. */
+#define ASKED_S 0.3
+
+long long dtp_oom_kills(void)
 {
 	FILE *f = fopen("/proc/vmstat", "re");
 	char line[128];
@@ -36,7 +35,7 @@ bool dtp_supervisor_init(struct dtp_supervisor *s, int nranks, double timeout_s,
 	struct dtp_watched *w = calloc((size_t)nranks, sizeof *w);
 
 	*s = (struct dtp_supervisor){.nranks = nranks, .ranks = w, .timeout = timeout_s, .err = DTP_ERR_INIT,
-		.oom_kills = oom_kills()};
+		.oom_kills = dtp_oom_kills()};
 	if (!w)
 		return false;
 	for (int r = 0; r < nranks; r++) {
@@ -108,6 +107,30 @@ void dtp_supervisor_end(struct dtp_supervisor *s, enum dtp_code code, const char
 	dtp_fail(&s->err, code, "%s", why);
 }
 
+void dtp_supervisor_asked(struct dtp_supervisor *s, double now)
+{
+	double soon = now - CAUSE_S + ASKED_S;
+
+	if (s->final)
+		return;
+	if (!s->failed) {
+		s->err = (struct dtp_err)DTP_ERR_INIT;
+		dtp_fail(&s->err, DTP_INTERRUPTED, "interrupted");
+		s->failed = true;
+		s->failed_at = soon;
+	}
+	s->failed_at = s->failed_at < soon ? s->failed_at : soon;
+}
+
+void dtp_supervisor_elsewhere(struct dtp_supervisor *s, int rank, const struct dtp_guest *here, const struct dtp_guest *there)
+{
+	struct dtp_watched *w = &s->ranks[rank];
+
+	w->elsewhere = true;
+	w->pid = !strcmp(here->machine, there->machine) && !strcmp(here->pids, there->pids) ? there->pid : 0;
+	snprintf(w->host, sizeof w->host, "%s", there->host);
+}
+
 static void reported_failure(struct dtp_supervisor *s, int rank, const struct dtp_msg *m, double now)
 {
 	char tail[sizeof s->err.message];
@@ -119,8 +142,53 @@ static void reported_failure(struct dtp_supervisor *s, int rank, const struct dt
 	snprintf(tail, sizeof tail, ": %s", m->text[0].p);
 	blame(s, rank, m->n[1], now, "failed", tail);
 	s->err.code = code;
-	if (code == DTP_REFUSED || m->n[2]) /* the user's input, or the job's result: which rank says it means nothing to them */
+	/* The user's input, or the job's result: which rank says it means nothing to them, unless hosts differ in it. */
+	if ((code == DTP_REFUSED && !strcmp(s->ranks[rank].host, s->ranks[0].host)) || m->n[2])
 		dtp_fail(&s->err, code, "%s", m->text[0].p);
+}
+
+const char *dtp_status_hint(long long oom_before, int status)
+{
+	int sig = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+
+	if (sig == SIGKILL && oom_before >= 0 && dtp_oom_kills() > oom_before)
+		return ": the kernel's out-of-memory killer has struck meanwhile; more ranks or a smaller picture need less "
+		       "memory each";
+	if (sig == SIGKILL && oom_before >= 0)
+		return ": by somebody, or by a service that guards memory; the kernel's own out-of-memory killer has not struck";
+	if (sig == SIGKILL)
+		return ": if nobody did that, it was the kernel's out-of-memory killer (its log says so: dmesg)";
+	if (sig == SIGBUS)
+		return ": a mapped file was cut short, or shared memory is full";
+	if (sig == SIGSEGV || sig == SIGABRT || sig == SIGILL || sig == SIGFPE)
+		return ": an error of this program or of a library, which may have found no memory";
+	return "";
+}
+
+static void exited(struct dtp_supervisor *s, int rank, int status, const char *hint, double now)
+{
+	struct dtp_watched *w = &s->ranks[rank];
+	char what[96];
+
+	w->ended = true;
+	w->moved = now;
+	if (WIFSIGNALED(status)) {
+		int sig = WTERMSIG(status);
+		const char *name = sigabbrev_np(sig);
+		snprintf(what, sizeof what, "was killed by SIG%s (signal %d)", name ? name : "?", sig);
+		/* SIGTERM to the whole job reaches the launcher too, perhaps a moment later. */
+		blame(s, rank, sig == SIGTERM, now, what, hint);
+	} else if (WEXITSTATUS(status) || !w->reported_end) {
+		if (w->reported_failure)
+			return;
+		snprintf(what, sizeof what, "exited with code %d, without saying why,", WEXITSTATUS(status));
+		blame(s, rank, false, now, what, "");
+	}
+}
+
+void dtp_supervisor_exited(struct dtp_supervisor *s, int rank, int status, double now)
+{
+	exited(s, rank, status, dtp_status_hint(s->oom_kills, status), now);
 }
 
 static void take_beat(struct dtp_watched *w, const struct dtp_msg *m, double now)
@@ -138,6 +206,7 @@ static void take_beat(struct dtp_watched *w, const struct dtp_msg *m, double now
 void dtp_supervisor_message(struct dtp_supervisor *s, int rank, const struct dtp_msg *m, double now)
 {
 	struct dtp_watched *w = &s->ranks[rank];
+	double heard = w->heard;
 
 	w->heard = now;
 	switch (m->type) {
@@ -161,6 +230,13 @@ void dtp_supervisor_message(struct dtp_supervisor *s, int rank, const struct dtp
 	case DTP_MSG_DONE:
 		w->reported_end = true;
 		break;
+	case DTP_MSG_ALIVE:
+		w->stopped = m->n[0];
+		w->heard = heard; /* of the keeper it says enough that its connection stands */
+		break;
+	case DTP_MSG_EXITED:
+		exited(s, rank, (int)m->n[0], m->text[0].p, now);
+		break;
 	default:
 		break;
 	}
@@ -170,50 +246,16 @@ void dtp_supervisor_closed(struct dtp_supervisor *s, int rank, double now)
 {
 	struct dtp_watched *w = &s->ranks[rank];
 
+	bool known = w->ended || w->reported_failure || w->reported_end;
+
 	w->closed = true;
-	if (w->ended || w->reported_failure)
+	w->ended = w->ended || w->elsewhere;
+	if (known)
 		return;
-	if (w->reported_end)
-		w->ended = !w->pid;
-	else /* its exit status says more, and comes at once where there is one */
+	if (w->elsewhere) /* the system closes it when the keeper ends, and that says first why it does */
+		blame(s, rank, false, now, "ended without saying why", ": the launcher that started it may know more");
+	else /* its exit status says more, and comes at once */
 		blame(s, rank, true, now, "closed its connection to the launcher", "");
-}
-
-static const char *signal_hint(const struct dtp_supervisor *s, int sig)
-{
-	if (sig == SIGKILL && s->oom_kills >= 0 && oom_kills() > s->oom_kills)
-		return ": the kernel's out-of-memory killer has struck meanwhile; more ranks or a smaller picture need less "
-		       "memory each";
-	if (sig == SIGKILL && s->oom_kills >= 0)
-		return ": by somebody, or by a service that guards memory; the kernel's own out-of-memory killer has not struck";
-	if (sig == SIGKILL)
-		return ": if nobody did that, it was the kernel's out-of-memory killer (its log says so: dmesg)";
-	if (sig == SIGBUS)
-		return ": a mapped file was cut short, or shared memory is full";
-	if (sig == SIGSEGV || sig == SIGABRT || sig == SIGILL || sig == SIGFPE)
-		return ": an error of this program or of a library, which may have found no memory";
-	return "";
-}
-
-void dtp_supervisor_exited(struct dtp_supervisor *s, int rank, int status, double now)
-{
-	struct dtp_watched *w = &s->ranks[rank];
-	char what[96];
-
-	w->ended = true;
-	w->moved = now;
-	if (WIFSIGNALED(status)) {
-		int sig = WTERMSIG(status);
-		const char *name = sigabbrev_np(sig);
-		snprintf(what, sizeof what, "was killed by SIG%s (signal %d)", name ? name : "?", sig);
-		/* SIGTERM to the whole job reaches the launcher too, perhaps a moment later. */
-		blame(s, rank, sig == SIGTERM, now, what, signal_hint(s, sig));
-	} else if (WEXITSTATUS(status) || !w->reported_end) {
-		if (w->reported_failure)
-			return;
-		snprintf(what, sizeof what, "exited with code %d, without saying why,", WEXITSTATUS(status));
-		blame(s, rank, false, now, what, "");
-	}
 }
 
 bool dtp_process_is_stopped(pid_t pid)
@@ -233,15 +275,20 @@ bool dtp_process_is_stopped(pid_t pid)
 	return state && state[1] == ' ' && (state[2] == 'T' || state[2] == 't');
 }
 
+static bool is_stopped(const struct dtp_watched *w)
+{
+	return w->stopped || (w->pid && dtp_process_is_stopped(w->pid));
+}
+
 static void blame_silence(struct dtp_supervisor *s, int rank, double since, double now)
 {
 	const struct dtp_watched *w = &s->ranks[rank];
 	char what[96];
 
 	snprintf(what, sizeof what, "made no progress for %.0f seconds", now - since);
-	if (w->pid && dtp_process_is_stopped(w->pid))
+	if (is_stopped(w))
 		blame(s, rank, false, now, what, ": its process is stopped (SIGSTOP)");
-	else if (now - w->heard > s->timeout + SLACK_S)
+	else if (now - w->heard > s->timeout + DTP_SLACK_S)
 		blame(s, rank, false, now, what, ": its process does not answer");
 	else
 		blame(s, rank, false, now, what, "; --timeout sets how long a rank may take for one block or read");
@@ -251,9 +298,9 @@ static double patience(const struct dtp_supervisor *s, int rank)
 {
 	const struct dtp_watched *w = &s->ranks[rank];
 
-	if (w->greeted || s->timeout > START_S || (w->pid && dtp_process_is_stopped(w->pid)))
-		return s->timeout + SLACK_S;
-	return START_S;
+	if (w->greeted || s->timeout > DTP_START_S || is_stopped(w))
+		return s->timeout + DTP_SLACK_S;
+	return DTP_START_S;
 }
 
 static void check_deadlines(struct dtp_supervisor *s, double now)
@@ -261,7 +308,7 @@ static void check_deadlines(struct dtp_supervisor *s, double now)
 	const struct dtp_watched *w = s->ranks;
 	int live = 0, stuck = 0, first = -1;
 	bool input = false; /* the user takes their time, and the others wait for that */
-	double limit = s->timeout + SLACK_S;
+	double limit = s->timeout + DTP_SLACK_S;
 	double latest = 0; /* movement of any rank: the last one to end may have ended a wait */
 
 	/* A silent process first, whatever it was doing: its reporting thread speaks as long as it can run. */

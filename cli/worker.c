@@ -4,9 +4,11 @@
 #include "clock.h"
 #include "control.h"
 #include "file.h"
+#include "supervise.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -24,6 +26,8 @@
 
 struct dtp_worker {
 	int rank, size, local_rank;
+	int patience_ms; /* with a parent that is stopped; 0: for ever */
+	int still_ms;    /* how long it has been */
 	int fd;      /* to the control server */
 	int signals; /* SIGTERM arrives here */
 	int wake;    /* ends the reporting thread */
@@ -259,12 +263,31 @@ static void send_beat(struct dtp_worker *w, struct sample *last)
 	dtp_msg_send(w->fd, &m);
 }
 
+/* Called every tick: whether the keeper that another launcher started stands still.  One that does so for too long can neither
+ * end its rank nor be ended by the job: its rank does both.  Time counts in ticks, so that it does not while this process is
+ * stopped too. */
+static bool parent_stands_still(struct dtp_worker *w)
+{
+	pid_t parent = getppid();
+
+	if (!w->patience_ms || !dtp_process_is_stopped(parent)) {
+		w->still_ms = 0;
+		return false;
+	}
+	w->still_ms += TICK_MS;
+	if (w->still_ms >= w->patience_ms) {
+		kill(parent, SIGKILL);
+		leave_now();
+	}
+	return true;
+}
+
 static void *report(void *arg)
 {
 	struct dtp_worker *w = arg;
 	struct dtp_inbox in = {0};
 	struct sample last = {0};
-	double stopped_at = 0;
+	double stopped_at = 0, watched = 0;
 
 	for (;;) {
 		struct pollfd fds[] = {{.fd = w->fd, .events = POLLIN}, {.fd = w->signals, .events = POLLIN},
@@ -276,6 +299,10 @@ static void *report(void *arg)
 			break;
 		if (fds[0].revents)
 			take_messages(w, &in);
+		if (dtp_seconds() - watched >= TICK_MS / 1000.0) {
+			watched = dtp_seconds();
+			parent_stands_still(w);
+		}
 		if (atomic_load(&w->stopped)) {
 			if (!stopped_at)
 				stopped_at = dtp_seconds();
@@ -314,6 +341,7 @@ bool dtp_worker_is_rank(void)
 
 static enum dtp_code read_environment(struct dtp_worker *w, struct dtp_err *err)
 {
+	number_from(DTP_ENV_PATIENCE, 1, INT_MAX, &w->patience_ms);
 	if (number_from(DTP_ENV_SIZE, 1, 1 << 16, &w->size) && number_from(DTP_ENV_RANK, 0, w->size - 1, &w->rank) &&
 	    number_from(DTP_ENV_LOCAL_RANK, 0, w->size - 1, &w->local_rank) &&
 	    number_from(DTP_ENV_FD, 0, 1 << 20, &w->fd))
@@ -354,7 +382,7 @@ static enum dtp_code join_world(struct dtp_worker *w, struct dtp_err *err)
 	if (w->size == 1)
 		code = dtp_comm_single(&w->mon, &world, err);
 	else
-		code = dtp_comm_gloo(w->rank, w->size, &w->store, "world", NULL, &w->mon, &world, err);
+		code = dtp_comm_gloo(w->rank, w->size, &w->store, "world", getenv(DTP_ENV_ADDRESS), &w->mon, &world, err);
 	if (code)
 		return code;
 	code = dtp_comm_shared(world, &world, err);
@@ -457,6 +485,8 @@ int dtp_worker_close(struct dtp_worker *w, enum dtp_code code, struct dtp_err *e
 	dtp_comm_destroy(world);
 	if (write(w->wake, &one, sizeof one) == sizeof one)
 		pthread_join(w->thread, NULL);
+	while (parent_stands_still(w)) /* it could not tell the outcome */
+		poll(NULL, 0, TICK_MS);
 	close(w->fd);
 	worker_free(w);
 	return code;
@@ -480,6 +510,18 @@ int dtp_worker_local_rank(const struct dtp_worker *w)
 bool dtp_worker_finishing(const struct dtp_worker *w)
 {
 	return atomic_load_explicit(&w->finishing, memory_order_relaxed);
+}
+
+bool dtp_worker_shares_with(const struct dtp_worker *w, int rank)
+{
+	const char *s = getenv(DTP_ENV_SHARERS);
+	char *end;
+
+	(void)w;
+	for (; s && *s; s = *end ? end + 1 : end)
+		if (strtol(s, &end, 10) == rank)
+			return true;
+	return !s;
 }
 
 struct dtp_comm *dtp_worker_world(const struct dtp_worker *w)

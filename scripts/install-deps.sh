@@ -3,9 +3,9 @@
 # Installs what building and testing needs on Debian or Ubuntu.  Does nothing when all of it is there.
 set -eu
 
-# compiler and make; the libraries of the program; the tests' framework, and pgrep for them
+# compiler and make; the libraries of the program; for the tests their framework, pgrep, mpirun, and ip for two hosts in one
 packages="gcc g++ make pkg-config libdnnl-dev libgloo-dev libcjson-dev libpcre2-dev libutf8proc-dev libpng-dev
-libjpeg-dev libwebp-dev zlib1g-dev nettle-dev libcmocka-dev procps"
+libjpeg-dev libwebp-dev zlib1g-dev nettle-dev libcmocka-dev procps openmpi-bin iproute2"
 # what the long tests check with: libFuzzer, memcheck
 packages="$packages clang libclang-rt-dev valgrind"
 # the validator of plans/schema.json

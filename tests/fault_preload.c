@@ -4,6 +4,7 @@
  *   FAULT_RANK    which rank
  *   FAULT_STAGE   how the stage's text begins; "naming": when a finished file is about to get its name
  *   FAULT_DO      kill, stop, exit, abort, segv, hang (for ever), memory (no more of it from here on),
+ *                 kill_keeper, stop_keeper (its parent, under somebody else's launcher),
  *                 truncate (FAULT_FILE to its half), modify (a byte in the middle of FAULT_FILE)
  *   FAULT_MARK    a file that is made when it happens
  * Besides, a rank can be given another file than the one that it opens:
@@ -57,6 +58,13 @@ static void damage(int cut)
 	close(fd);
 }
 
+/* The parent dies or stands still, once it has passed on where the rank is. */
+static void strike_keeper(int sig)
+{
+	usleep(500000);
+	kill(getppid(), sig);
+}
+
 static void happen(void)
 {
 	const char *what = setting("FAULT_DO");
@@ -68,6 +76,10 @@ static void happen(void)
 		raise(SIGKILL);
 	else if (!strcmp(what, "stop"))
 		raise(SIGSTOP);
+	else if (!strcmp(what, "kill_keeper"))
+		strike_keeper(SIGKILL);
+	else if (!strcmp(what, "stop_keeper"))
+		strike_keeper(SIGSTOP);
 	else if (!strcmp(what, "exit"))
 		exit(1);
 	else if (!strcmp(what, "abort"))

@@ -331,7 +331,7 @@ static void hear_end(void *arg, int peer)
 static void control_server_hears_the_last_words(void **state)
 {
 	struct heard h = {0};
-	struct dtp_server_events ev = {&h, hear, hear_end};
+	struct dtp_server_events ev = {&h, hear, hear_end, false};
 	struct dtp_server *s = dtp_server_new(2, &ev);
 	struct dtp_msg m = dtp_msg_text(DTP_MSG_NOTE, "last words");
 	int fd[2];
