@@ -77,7 +77,7 @@ int dtp_command_words(enum dtp_command_bit command);
  * default (0; guidance -1). */
 struct dtp_args {
 	enum dtp_command_bit command;
-	const char *model, *prompt, *prompts, *tp_plan, *output, *dump_stages; /* NULL: not given */
+	const char *model, *transformer, *variant, *prompt, *prompts, *tp_plan, *output, *dump_stages; /* NULL: not given */
 	const char *negative_prompt, *system_message;
 	const char *devices, *max_memory, *emit, *filter, *against, *rendezvous;
 	struct dtp_list images;

@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#define INDEX ".safetensors.index.json"
+#define INDEX ".safetensors.index."
+#define JSON ".json"
 #define SINGLE ".safetensors"
 
 static bool ends_with(const char *s, const char *tail)
@@ -16,6 +17,12 @@ static bool ends_with(const char *s, const char *tail)
 	size_t n = strlen(s), m = strlen(tail);
 
 	return n > m && !strcmp(s + n - m, tail);
+}
+
+/* Of any variant: "...safetensors.index.fp16.json". */
+static bool is_index(const char *s)
+{
+	return strstr(s, INDEX) && ends_with(s, JSON);
 }
 
 static enum dtp_code no_memory(struct dtp_err *err)
@@ -35,7 +42,7 @@ static enum dtp_code add(struct dtp_checkpoints *c, char *path, struct dtp_err *
 	c->item = more;
 	struct dtp_checkpoint *cp = &c->item[c->n++];
 	*cp = (struct dtp_checkpoint){.path = path, .err = DTP_ERR_INIT};
-	if (!ends_with(path, INDEX)) {
+	if (!is_index(path)) {
 		dtp_st_open_file(path, &cp->st, &cp->err);
 		return DTP_OK;
 	}
@@ -74,7 +81,7 @@ static enum dtp_code visit(struct dtp_checkpoints *c, int first, const char *dir
 		return no_memory(err);
 	bool there = !stat(path, &st), folder = there && S_ISDIR(st.st_mode);
 	/* A dangling link is damage, and told. */
-	bool wanted = !folder && ((pass == INDEXES && ends_with(name, INDEX)) ||
+	bool wanted = !folder && ((pass == INDEXES && is_index(name)) ||
 				  (pass == FILES && ends_with(name, SINGLE) && !is_shard(c, first, path)));
 	if (wanted)
 		return add(c, path, err);

@@ -19,6 +19,12 @@ const struct dtp_option dtp_options[] = {
 	 .text = "pipeline folder in the diffusers layout (model_index.json, transformer/, text_encoder/, ...)"},
 	{.name = "tp-plan", .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK | DTP_CMD_SHARD, .offset = AT(tp_plan),
 	 .value = "FILE", .text = "tensor-parallel plan of the transformer (JSON)", .def = "the plan of the model's family"},
+	{.name = "transformer", .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK, .offset = AT(transformer),
+	 .value = "DIR|FILE", .text = "take the transformer from another folder, or from a safetensors file with the names of diffusers or of "
+	 "Black Forest Labs"},
+	{.name = "variant", .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK | DTP_CMD_SHARD, .offset = AT(variant),
+	 .value = "NAME", .text = "read weight files of this name, as fp16 in diffusion_pytorch_model.fp16.safetensors, where a component has "
+	 "them"},
 	{.name = "dtype", .aliases = "torch-dtype", .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_MODEL,
 	 .commands = DTP_CMD_ASK, .offset = AT(dtype), .choices = "bf16=bfloat16 fp32=float32",
 	 .text = "what is computed and stored in; sums are always in 32 bits", .def = "bf16"},

@@ -11,6 +11,8 @@ void dtp_request_make(const struct dtp_args *args, struct dtp_options *options, 
 {
 	*options = (struct dtp_options){
 		.model = args->model,
+		.transformer = args->transformer,
+		.variant = args->variant,
 		.tp_plan = args->tp_plan,
 		.tp_degree = (int)args->tp_degree,
 		.compute = args->dtype == DTP_ARG_FP32 ? DTP_F32 : DTP_BF16,

@@ -42,8 +42,8 @@ static enum dtp_code hash_plans(const struct dtp_pipeline *p, struct dtp_hash *h
 /* Whatever opening reads besides the checkpoints. */
 static enum dtp_code hash_settings(const struct dtp_pipeline *p, struct dtp_hash *h, struct dtp_err *err)
 {
-	static const char *const files[] = {"model_index.json", "scheduler/scheduler_config.json", "transformer/config.json",
-					    "text_encoder/config.json", "vae/config.json", "tokenizer/tokenizer.json",
+	static const char *const files[] = {"model_index.json", "scheduler/scheduler_config.json", "text_encoder/config.json",
+					    "vae/config.json", "tokenizer/tokenizer.json",
 					    "tokenizer/tokenizer_config.json", DTP_SHARDS_MANIFEST};
 	char path[4096];
 	enum dtp_code rc = DTP_OK;
@@ -53,7 +53,8 @@ static enum dtp_code hash_settings(const struct dtp_pipeline *p, struct dtp_hash
 		dtp_hash_add(h, files[i], strlen(files[i]) + 1);
 		rc = dtp_hash_add_file(h, path, err);
 	}
-	return rc;
+	snprintf(path, sizeof path, "%s/config.json", p->transformer_config);
+	return rc ? rc : dtp_hash_add_file(h, path, err);
 }
 
 /* Ranks of a sharded folder read different files: each has checked that it is one of those that its manifest names. */

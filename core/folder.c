@@ -193,10 +193,12 @@ enum dtp_code dtp_copy_file(const char *from, const char *to, struct dtp_err *er
 
 static bool may_hold_weights(const char *name)
 {
-	static const char *const suffixes[] = {".safetensors", ".index.json", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".msgpack",
+	static const char *const suffixes[] = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".msgpack",
 					       ".h5", ".onnx"};
 	size_t n = strlen(name);
 
+	if (strstr(name, ".index.")) /* of any variant */
+		return true;
 	for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
 		size_t m = strlen(suffixes[i]);
 		if (n >= m && !strcmp(name + n - m, suffixes[i]))

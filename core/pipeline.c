@@ -96,7 +96,7 @@ static enum dtp_code open_models(struct dtp_pipeline *p, bool references, struct
 	char dir[4096];
 #define DIR(name) (snprintf(dir, sizeof dir, "%s/%s", p->model, name), dir)
 	if (dtp_scheduler_load(DIR("scheduler"), &p->scheduler, err) ||
-	    dtp_transformer_open(DIR("transformer"), &p->transformer, err) ||
+	    dtp_transformer_open(p->transformer_config, &p->transformer, err) ||
 	    dtp_text_open(DIR("text_encoder"), &p->text, err) || dtp_vae_open(DIR("vae"), references, &p->vae, err))
 		return err->code;
 #undef DIR
@@ -203,48 +203,6 @@ static enum dtp_code apply_plans(struct dtp_pipeline *p, const char *file, struc
 	return dtp_plan_apply(&p->text_plan, &p->text.tree, p->tp_degree, err);
 }
 
-/* A rank's file of a sharded component, with the whole shapes of the model. */
-static enum dtp_code open_shard(struct dtp_pipeline *p, struct dtp_component *c, int rank, struct dtp_err *err)
-{
-	dtp_st_close(&c->st);
-	if (dtp_shards_open(p->shards, dtp_shards_part(p->shards, c->name), rank, &c->st, err))
-		return err->code;
-	if (c->tree == &p->text.tree)
-		c->prefix = dtp_text_prefix(&p->text, &c->st);
-	return dtp_shards_bind(c->tree, c->prefix, rank, c->degree, &c->st, err);
-}
-
-static enum dtp_code open_checkpoint(struct dtp_pipeline *p, struct dtp_component *c, const struct dtp_options *o,
-				     struct dtp_err *err)
-{
-	char dir[4096];
-
-	if (dtp_shards_part(p->shards, c->name)) {
-		for (int rank = p->tp_degree - 1; rank > 0 && !o->one_rank; rank--)
-			if (open_shard(p, c, rank, err))
-				return err->code;
-		return open_shard(p, c, o->one_rank ? o->rank : 0, err);
-	}
-	snprintf(dir, sizeof dir, "%s/%s", p->model, c->name);
-	if (dtp_st_open(dir, c->base, &c->st, err))
-		return err->code;
-	if (c->tree == &p->text.tree)
-		c->prefix = dtp_text_prefix(&p->text, &c->st);
-	return DTP_OK;
-}
-
-static enum dtp_code check_weights(struct dtp_pipeline *p, const struct dtp_options *o, struct dtp_err *err)
-{
-	for (int i = 0; i < DTP_COMPONENTS; i++) {
-		struct dtp_component *c = &p->component[i];
-		if (open_checkpoint(p, c, o, err))
-			return err->code;
-		if (dtp_weights_check(c->tree, &c->st, c->prefix, p->mon, err))
-			return err->code;
-	}
-	return DTP_OK;
-}
-
 static enum dtp_code open_tokenizer(struct dtp_pipeline *p, struct dtp_err *err)
 {
 	char dir[4096];
@@ -272,8 +230,9 @@ enum dtp_code dtp_pipeline_open(const struct dtp_options *o, const struct dtp_mo
 	p->keep_text_encoder = o->keep_text_encoder;
 	p->beside_whole = o->beside_whole;
 	p->mon = mon;
-	if (check_folder(p->model, err) || read_index(p, err) || open_shards(p, o, err) || open_models(p, o->references, err) ||
-	    check_classes(p, err) || apply_plans(p, o->tp_plan, err) || check_weights(p, o, err) ||
+	if (check_folder(p->model, err) || read_index(p, err) || open_shards(p, o, err) ||
+	    dtp_pipeline_find_transformer(p, o->transformer, err) || open_models(p, o->references, err) ||
+	    check_classes(p, err) || apply_plans(p, o->tp_plan, err) || dtp_pipeline_open_weights(p, o, err) ||
 	    (!o->no_tokenizer && open_tokenizer(p, err))) {
 		dtp_pipeline_close(p);
 		return err->code;
@@ -313,6 +272,9 @@ void dtp_pipeline_close(struct dtp_pipeline *p)
 	dtp_vae_close(&p->vae);
 	dtp_text_close(&p->text);
 	dtp_transformer_close(&p->transformer);
+	free(p->variant);
+	free(p->transformer_config);
+	free(p->transformer_weights);
 	free(p->model);
 	free(p);
 }

@@ -41,6 +41,9 @@ struct dtp_component {
 
 struct dtp_pipeline {
 	char *model;
+	char *transformer_config, *transformer_weights; /* folder of config.json; folder or file of the weights */
+	char *variant;              /* of the weight files; NULL: none */
+	bool renamed;               /* the transformer's weights have other names in their files (names.h) */
 	int tp_degree;
 	enum dtp_dtype compute;
 	bool keep_text_encoder, beside_whole;
@@ -64,6 +67,10 @@ struct dtp_pipeline {
 	struct dtp_phase_report report[DTP_MAX_REPORTS];
 	int nreports;
 };
+
+/* pipeline_weights.c: where the transformer is, before its configuration is read; then all checkpoints, against the trees. */
+enum dtp_code dtp_pipeline_find_transformer(struct dtp_pipeline *p, const char *given, struct dtp_err *err);
+enum dtp_code dtp_pipeline_open_weights(struct dtp_pipeline *p, const struct dtp_options *o, struct dtp_err *err);
 
 /* Whose slices rank holds of a component: its own, or all where nothing is split. */
 static inline int dtp_component_rank(const struct dtp_component *c, int rank)

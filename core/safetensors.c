@@ -260,7 +260,7 @@ static bool ends_with(const char *s, const char *tail)
 }
 
 /* Why there is nothing to open: names what is there instead. */
-static enum dtp_code nothing_to_open(const char *dir, const char *base, struct dtp_err *err)
+static enum dtp_code nothing_to_open(const char *dir, const char *single, const char *index, struct dtp_err *err)
 {
 	static const char *const others[] = {".bin", ".pt", ".pth", ".ckpt", ".gguf", ".msgpack", ".h5", ".onnx",
 					     ".safetensors", ".safetensors.index.json"};
@@ -279,23 +279,49 @@ static enum dtp_code nothing_to_open(const char *dir, const char *base, struct d
 			len += (size_t)snprintf(found + len, sizeof found - len, "%s'%s'", len ? ", " : "", d->d_name);
 	}
 	closedir(folder);
-	return dtp_fail(err, DTP_REFUSED, "'%s' has neither '%s.safetensors' nor '%s.safetensors.index.json'%s%s; weights are "
-			"read from safetensors files of these names only", dir, base, base, len ? "; it has " : "", found);
+	return dtp_fail(err, DTP_REFUSED, "'%s' has neither '%s' nor '%s'%s%s; weights are "
+			"read from safetensors files of these names only (--variant names others)", dir, base_name(single), base_name(index), len ? "; it has " : "", found);
 }
 
-enum dtp_code dtp_st_open(const char *dir, const char *base, struct dtp_st *st, struct dtp_err *err)
+/* The two names that a checkpoint may have; malloc'd.  False: out of memory. */
+static bool names_of(const char *dir, const char *base, const char *variant, char **single, char **index)
 {
-	char *single = NULL, *index = NULL;
+	const char *dot = variant ? "." : "", *v = variant ? variant : "";
+
+	*single = *index = NULL;
+	if (asprintf(single, "%s/%s%s%s.safetensors", dir, base, dot, v) < 0)
+		*single = NULL;
+	if (asprintf(index, "%s/%s.safetensors.index%s%s.json", dir, base, dot, v) < 0)
+		*index = NULL;
+	if (*single && *index)
+		return true;
+	free(*single);
+	free(*index);
+	return false;
+}
+
+bool dtp_st_exists(const char *dir, const char *base, const char *variant)
+{
+	char *single, *index;
+	struct stat s;
+
+	if (!names_of(dir, base, variant, &single, &index))
+		return false;
+	bool there = !lstat(single, &s) || !lstat(index, &s);
+	free(single);
+	free(index);
+	return there;
+}
+
+enum dtp_code dtp_st_open_variant(const char *dir, const char *base, const char *variant, struct dtp_st *st, struct dtp_err *err)
+{
+	char *single, *index;
 	enum dtp_code rc;
 	struct stat s;
 
 	*st = (struct dtp_st){0};
-	if (asprintf(&single, "%s/%s.safetensors", dir, base) < 0)
+	if (!names_of(dir, base, variant, &single, &index))
 		return no_memory(dir, err);
-	if (asprintf(&index, "%s.index.json", single) < 0) {
-		free(single);
-		return no_memory(dir, err);
-	}
 	/* A dangling link counts as there, so that its own error is shown. */
 	if (!lstat(single, &s)) {
 		rc = open_one(st, single, err);
@@ -303,13 +329,18 @@ enum dtp_code dtp_st_open(const char *dir, const char *base, struct dtp_st *st, 
 	} else if (!lstat(index, &s)) {
 		rc = open_index(dir, index, st, err);
 	} else {
-		rc = nothing_to_open(dir, base, err);
+		rc = nothing_to_open(dir, single, index, err);
 	}
 	if (rc)
 		dtp_st_close(st);
 	free(single);
 	free(index);
 	return rc;
+}
+
+enum dtp_code dtp_st_open(const char *dir, const char *base, struct dtp_st *st, struct dtp_err *err)
+{
+	return dtp_st_open_variant(dir, base, NULL, st, err);
 }
 
 /* ---- using it */

@@ -17,6 +17,7 @@ struct dtp_st_entry {
 	int64_t shape[DTP_ST_MAX_DIMS];
 	int file;               /* index into files */
 	uint64_t offset, nbytes;/* absolute in the file; checked against the file's size */
+	int64_t first_row;      /* the rows begin in the middle: row 0 is the file's first_row, the last is the one before it (names.h) */
 	bool part;              /* the data are one rank's slice, dense, of the tensor whose shape this is (shards.h) */
 };
 
@@ -43,6 +44,10 @@ struct dtp_st {
  * shards, tensor named for a shard that lacks it, shard tensor that the index does not list, shard names with '/' or "..".
  * If neither exists but .bin, .pt, .ckpt, .gguf files do, the message names them and says that safetensors is needed. */
 enum dtp_code dtp_st_open(const char *dir, const char *base, struct dtp_st *st, struct dtp_err *err);
+/* The same of a variant, "fp16": `base`.fp16.safetensors, or `base`.safetensors.index.fp16.json.  NULL: as above. */
+enum dtp_code dtp_st_open_variant(const char *dir, const char *base, const char *variant, struct dtp_st *st, struct dtp_err *err);
+/* Whether one of its two files is there. */
+bool dtp_st_exists(const char *dir, const char *base, const char *variant);
 enum dtp_code dtp_st_open_file(const char *path, struct dtp_st *st, struct dtp_err *err);
 /* `dir`/`base`.safetensors.index.json and its shards, by the index's path. */
 enum dtp_code dtp_st_open_index(const char *path, struct dtp_st *st, struct dtp_err *err);

@@ -399,6 +399,8 @@ static enum dtp_code describe(struct job *job, struct dtp_err *err)
 	static const int split[] = {DTP_TEXT, DTP_TRANSFORMER};
 
 	job->to->degree = job->p->tp_degree;
+	if (job->p->variant && !(job->to->variant = strdup(job->p->variant)))
+		return dtp_fail(err, DTP_FAILED, "out of memory");
 	job->to->part = calloc(2, sizeof *job->to->part);
 	job->part = calloc(2, sizeof *job->part);
 	if (!job->to->part || !job->part)
@@ -445,15 +447,26 @@ static enum dtp_code write_folder(struct job *job, const char *out, struct dtp_e
 	return rc;
 }
 
+static enum dtp_code check_source(const struct dtp_pipeline *p, struct dtp_err *err)
+{
+	if (p->shards)
+		return dtp_fail(err, DTP_REFUSED, "'%s' is sharded already ('%s'): 'difftp unshard' restores what can be sharded anew",
+				p->model, p->shards->path);
+	if (p->renamed) /* an original tensor would be several here: unshard could not tell */
+		return dtp_fail(err, DTP_REFUSED, "'%s' has not diffusers' names: only checkpoints that have them can be sharded",
+				p->component[DTP_TRANSFORMER].st.files[0].path);
+	return DTP_OK;
+}
+
 enum dtp_code dtp_shard(struct dtp_pipeline *p, const char *out, const struct dtp_monitor *mon, struct dtp_err *err)
 {
 	struct job job = {.p = p, .mon = mon, .chunk_bytes = CHUNK_BYTES, .to = calloc(1, sizeof *job.to)};
 
 	if (!job.to)
 		return dtp_fail(err, DTP_FAILED, "out of memory");
-	enum dtp_code rc = p->shards ? dtp_fail(err, DTP_REFUSED, "'%s' is sharded already ('%s'): 'difftp unshard' restores what can be "
-						"sharded anew", p->model, p->shards->path)
-				     : describe(&job, err);
+	enum dtp_code rc = check_source(p, err);
+	if (!rc)
+		rc = describe(&job, err);
 	if (!rc)
 		rc = write_folder(&job, out, err);
 	for (int i = 0; i < job.to->nparts; i++)

@@ -124,6 +124,8 @@ static enum dtp_code get_all(const struct dtp_json *doc, struct dtp_shards *s, s
 	    get_digest(doc, NULL, "id", s->id, err))
 		return err->code;
 	s->degree = (int)degree;
+	if (cJSON_GetObjectItemCaseSensitive(doc->root, "variant") && get_name(doc, NULL, "variant", &s->variant, err))
+		return err->code;
 	if (!cJSON_IsArray(parts) || !parts->child)
 		return dtp_fail(err, DTP_REFUSED, "%s: no 'components', expected a list", doc->path);
 	s->part = calloc((size_t)cJSON_GetArraySize(parts), sizeof *s->part);
@@ -176,6 +178,7 @@ void dtp_shards_free(struct dtp_shards *s)
 	}
 	if (s) {
 		free(s->part);
+		free(s->variant);
 		free(s->path);
 	}
 	free(s);
@@ -241,6 +244,8 @@ enum dtp_code dtp_shards_save(const struct dtp_shards *s, const char *dir, struc
 	cJSON_AddNumberToObject(o, "version", DTP_SHARDS_VERSION);
 	cJSON_AddStringToObject(o, "id", s->id);
 	cJSON_AddNumberToObject(o, "tp_degree", s->degree);
+	if (s->variant)
+		cJSON_AddStringToObject(o, "variant", s->variant);
 	parts = cJSON_AddArrayToObject(o, "components");
 	for (int i = 0; i < s->nparts; i++)
 		cJSON_AddItemToArray(parts, part_json(&s->part[i], s->degree));

@@ -30,6 +30,7 @@ struct dtp_shards_part {
 struct dtp_shards {
 	char *path;             /* of the manifest */
 	char id[DTP_DIGEST_TEXT]; /* of original, plans and degree: in every file of the folder */
+	char *variant;          /* of the files that are not split; NULL: none */
 	int degree;
 	struct dtp_shards_part *part;
 	int nparts;

@@ -9,6 +9,28 @@
 
 #define MAX_VECTORS 1024 /* what Linux takes in one call */
 
+static void add_run(struct dtp_slice *s, uint64_t begin, uint64_t end)
+{
+	if (begin >= end)
+		return;
+	s->run[s->nruns].begin = begin;
+	s->run[s->nruns++].end = end;
+}
+
+/* Runs of the tensor's rows become runs of the file's, which begin at row `first` of `all`. */
+static void turn_rows(struct dtp_slice *s, uint64_t first, uint64_t all)
+{
+	struct dtp_slice old = *s;
+	uint64_t turn = all - first; /* the tensor's row that is the file's row 0 */
+
+	s->nruns = 0;
+	for (int i = 0; i < old.nruns; i++) {
+		uint64_t begin = old.run[i].begin, end = old.run[i].end;
+		add_run(s, begin + first, (end < turn ? end : turn) + first);
+		add_run(s, (begin > turn ? begin : turn) - turn, end < turn ? 0 : end - turn);
+	}
+}
+
 void dtp_slice_make(const struct dtp_param *p, const struct dtp_split *s, const struct dtp_st_entry *e,
 		    struct dtp_slice *out)
 {
@@ -25,6 +47,8 @@ void dtp_slice_make(const struct dtp_param *p, const struct dtp_split *s, const 
 		out->run[i].begin = (uint64_t)s->run[i].begin * unit;
 		out->run[i].end = (uint64_t)s->run[i].end * unit;
 	}
+	if (e->first_row && !out->columns)
+		turn_rows(out, (uint64_t)e->first_row, (uint64_t)p->shape[0]);
 	if (e->part) { /* the slice is all that is there */
 		out->columns = false;
 		out->file_row_bytes = out->row_bytes;
@@ -47,7 +71,10 @@ static bool next_in_columns(struct dtp_slice_walk *w, uint64_t *offset, uint64_t
 
 	if (w->row == w->end || !s->nruns)
 		return false;
-	*offset = s->entry->offset + (uint64_t)w->row * s->file_row_bytes + s->run[w->run].begin;
+	int64_t row = w->row + s->entry->first_row;
+
+	row -= row >= s->rows ? s->rows : 0;
+	*offset = s->entry->offset + (uint64_t)row * s->file_row_bytes + s->run[w->run].begin;
 	*len = s->run[w->run].end - s->run[w->run].begin;
 	if (++w->run == s->nruns) {
 		w->run = 0;
@@ -151,7 +178,7 @@ static enum dtp_code add(struct batch *b, uint64_t offset, uint64_t len, char *d
 {
 	enum dtp_code rc;
 
-	/* Gaps go forward only: the ranges of a walk ascend. */
+	/* Gaps go forward only: where the ranges of a walk step back (first_row), the difference is huge. */
 	if (b->n && (offset - b->end >= DTP_GAP_BYTES || b->n + 2 > MAX_VECTORS))
 		if ((rc = flush(b, err)))
 			return rc;

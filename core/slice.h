@@ -14,11 +14,11 @@ struct dtp_slice {
 	int64_t rows;           /* local length of dimension 0 */
 	uint64_t row_bytes;     /* local bytes of one row (dimensions 1 and up) */
 	uint64_t file_row_bytes;
-	bool columns;           /* runs cut every row, in bytes; else they choose rows */
+	bool columns;           /* runs cut every row, in bytes; else they choose rows of the file */
 	int nruns;
 	struct {
 		uint64_t begin, end;
-	} run[DTP_MAX_RUNS];
+	} run[DTP_MAX_RUNS + 1]; /* first_row may cut one */
 };
 
 /* e's shape must be p's: then no product overflows, as the file's header was checked. */

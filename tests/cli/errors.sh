@@ -89,7 +89,7 @@ for kind in bin pt ckpt gguf; do
 	model
 	rm "$m"/transformer/*.safetensors
 	: >"$m/transformer/diffusion_pytorch_model.$kind"
-	bad "weights_only_$kind" "'DIR/m/transformer' has neither 'diffusion_pytorch_model.safetensors' nor 'diffusion_pytorch_model.safetensors.index.json'; it has 'diffusion_pytorch_model.$kind'; weights are read from safetensors files of these names only"
+	bad "weights_only_$kind" "'DIR/m/transformer' has neither 'diffusion_pytorch_model.safetensors' nor 'diffusion_pytorch_model.safetensors.index.json'; it has 'diffusion_pytorch_model.$kind'; weights are read from safetensors files of these names only (--variant names others)"
 done
 model
 set_key transformer/config.json quantization_config '{"quant_method": "bitsandbytes", "load_in_4bit": true}'
