@@ -78,7 +78,7 @@ int dtp_command_words(enum dtp_command_bit command);
 struct dtp_args {
 	enum dtp_command_bit command;
 	const char *model, *transformer, *variant, *prompt, *prompts, *tp_plan, *output, *dump_stages; /* NULL: not given */
-	const char *negative_prompt, *system_message;
+	const char *negative_prompt, *system_message, *prompt_embeds, *save_prompt_embeds;
 	const char *devices, *max_memory, *emit, *filter, *against, *rendezvous;
 	struct dtp_list images;
 	const char *word[DTP_MAX_WORDS];

@@ -14,7 +14,7 @@ enum dtp_code dtp_cmd_generate(const struct dtp_args *args, char **argv, struct 
 {
 	if (dtp_batch_check_options(args, err))
 		return err->code;
-	if (!args->prompt && !args->prompts)
+	if (!args->prompt && !args->prompts && !args->prompt_embeds)
 		return dtp_fail(err, DTP_REFUSED, "option '--prompt' is missing: what to draw (it may be empty: --prompt '')");
 	return dtp_job_run(args, argv, true, args->prompts ? dtp_batch_work : work, err);
 }

@@ -117,7 +117,7 @@ static enum dtp_code agree_on_seed(struct dtp_rank *r, struct dtp_err *err)
 {
 	uint64_t *seed = &r->request.seed;
 
-	if (DTP_GIVEN(r->args, seed))
+	if (DTP_GIVEN(r->args, seed) || r->options.encode_only)
 		return DTP_OK;
 	if (r->rank == 0 && choose_seed(r, seed, err))
 		return err->code;
@@ -264,7 +264,10 @@ static void announce(const struct dtp_args *args, struct dtp_progress *progress,
 		snprintf(dp, sizeof dp, "dp %d x ", (int)args->dp_degree);
 	if (seat && seat->hosts > 1)
 		snprintf(hosts, sizeof hosts, " here, %d hosts", seat->hosts);
-	describe(args, p, q, what, sizeof what);
+	if (o->encode_only)
+		snprintf(what, sizeof what, "encode the prompt, %lld tokens", (long long)q->max_sequence_length);
+	else
+		describe(args, p, q, what, sizeof what);
 	snprintf(text, sizeof text, "%s: %s, %s, %stp %d (%s), %d thread%s%s", dtp_pipeline_class(p), what,
 		 o->compute == DTP_F32 ? "fp32" : "bf16", dp, o->tp_degree, dtp_pipeline_plan(p), threads, threads == 1 ? "" : "s",
 		 hosts);
@@ -463,7 +466,7 @@ enum dtp_code dtp_job_run(const struct dtp_args *args, char **argv, bool writes,
 		return run_rank(args, work, err);
 	if (!args->model)
 		return dtp_fail(err, DTP_REFUSED, "option '--model' is missing: the folder of the pipeline");
-	if (dtp_place_find(args->launcher, &place, err))
+	if (dtp_embeds_options_check(args, err) || dtp_place_find(args->launcher, &place, err))
 		return err->code;
 	dtp_progress_init(&progress, stderr, args->quiet);
 	if (place.size > 1) {

@@ -174,6 +174,10 @@ static void print_part(FILE *f, const struct dtp_plan_view *v, const struct dtp_
 	struct widths w = measure(part);
 	char range[80];
 
+	if (!part->tree->n) {
+		fprintf(f, "\n%s: not needed, the prompt is encoded already\n", part->name);
+		return;
+	}
 	fprintf(f, "\n%s: %s, ", part->name, part->plan ? part->plan->source : "not split, rank 0 has it");
 	if (part->degree > 1)
 		fprintf(f, "%s of weights, %s a rank, of which %s are replicated; a rank reads up to %s\n",

@@ -17,6 +17,8 @@ void dtp_request_make(const struct dtp_args *args, struct dtp_options *options, 
 		.tp_degree = (int)args->tp_degree,
 		.compute = args->dtype == DTP_ARG_FP32 ? DTP_F32 : DTP_BF16,
 		.keep_text_encoder = args->keep_text_encoder,
+		.prompt_embeds = args->prompt_embeds,
+		.encode_only = args->save_prompt_embeds && !args->output,
 		.beside_whole = args->beside_whole,
 		.references = args->images.n > 0,
 	};
@@ -32,6 +34,7 @@ void dtp_request_make(const struct dtp_args *args, struct dtp_options *options, 
 		.num_images = (int)args->num_images,
 		.max_sequence_length = args->max_sequence_length,
 		.output = args->output_type == DTP_ARG_LATENT ? DTP_OUTPUT_LATENT : DTP_OUTPUT_PNG,
+		.save_embeds = args->save_prompt_embeds,
 		.passes_in_turn = args->guidance_passes == DTP_ARG_IN_TURN,
 		.exact_timesteps = args->exact_timesteps,
 		.dump_stages = args->dump_stages,
@@ -103,22 +106,63 @@ enum dtp_code dtp_output_check_format(const struct dtp_args *args, struct dtp_er
 	return DTP_OK;
 }
 
+enum dtp_code dtp_embeds_options_check(const struct dtp_args *args, struct dtp_err *err)
+{
+	static const struct {
+		size_t offset;
+		const char *name;
+	} excluded[] = {
+		{offsetof(struct dtp_args, prompt), "prompt"},
+		{offsetof(struct dtp_args, prompts), "prompts"},
+		{offsetof(struct dtp_args, negative_prompt), "negative-prompt"},
+		{offsetof(struct dtp_args, system_message), "system-message"},
+		{offsetof(struct dtp_args, max_sequence_length), "max-sequence-length"},
+		{offsetof(struct dtp_args, keep_text_encoder), "keep-text-encoder"},
+		{offsetof(struct dtp_args, save_prompt_embeds), "save-prompt-embeds"},
+	};
+
+	for (size_t i = 0; args->prompt_embeds && i < sizeof excluded / sizeof excluded[0]; i++)
+		if (dtp_args_given(args, excluded[i].offset))
+			return dtp_fail(err, DTP_REFUSED, "option '--prompt-embeds' stands for the encoded prompt: --%s does not go with it",
+					excluded[i].name);
+	if (args->save_prompt_embeds && args->prompts)
+		return dtp_fail(err, DTP_REFUSED, "option '--save-prompt-embeds' writes one prompt: --prompts does not go with it");
+	if (args->save_prompt_embeds && !args->output && (args->dump_stages || args->images.n))
+		return dtp_fail(err, DTP_REFUSED, "option '--%s' is about a picture, but with --save-prompt-embeds nothing is drawn unless "
+				"--output is given", args->images.n ? "image" : "dump-stages");
+	return DTP_OK;
+}
+
+/* Files that are written beside the pictures: names differ, and both can be written. */
+static enum dtp_code check_beside(const char *output, const char *option, const char *path, struct dtp_err *err)
+{
+	if (path && !strcmp(output, path))
+		return dtp_fail(err, DTP_REFUSED, "--output and --%s would both write '%s'", option, path);
+	return path ? dtp_outfile_check(path, err) : DTP_OK;
+}
+
 enum dtp_code dtp_outputs_check(const struct dtp_args *args, int count, struct dtp_err *err)
 {
-	const char *path = dtp_output_path(args), *dump = args->dump_stages;
+	const char *path = dtp_output_path(args), *dump = args->dump_stages, *embeds = args->save_prompt_embeds;
 
+	if (embeds && !args->output)
+		return dtp_outfile_check(embeds, err);
+	if (embeds && dump && !strcmp(embeds, dump))
+		return dtp_fail(err, DTP_REFUSED, "--save-prompt-embeds and --dump-stages would both write '%s'", dump);
 	if (dtp_output_check_format(args, err))
 		return err->code;
 	for (int i = 0; i < count; i++) {
 		char *name = dtp_output_name(path, i, count);
 		if (!name)
 			return dtp_fail(err, DTP_FAILED, "out of memory");
-		enum dtp_code code = dump && !strcmp(name, dump)
-			? dtp_fail(err, DTP_REFUSED, "--output and --dump-stages would both write '%s'", name)
-			: dtp_outfile_check(name, err);
+		enum dtp_code code = check_beside(name, "dump-stages", dump, err);
+		if (!code)
+			code = check_beside(name, "save-prompt-embeds", embeds, err);
+		if (!code)
+			code = dtp_outfile_check(name, err);
 		free(name);
 		if (code)
 			return code;
 	}
-	return dump ? dtp_outfile_check(dump, err) : DTP_OK;
+	return DTP_OK;
 }

@@ -24,6 +24,8 @@ void dtp_references_free(struct dtp_references *r);
 char *dtp_output_name(const char *output, int index, int count);
 /* The output that was named, or the default name for the output's type. */
 const char *dtp_output_path(const struct dtp_args *args);
+/* Options that exclude each other where prompts are read from a file or only written to one. */
+enum dtp_code dtp_embeds_options_check(const struct dtp_args *args, struct dtp_err *err);
 /* Whether the name of an output says another format than what will be in it. */
 enum dtp_code dtp_output_check_format(const struct dtp_args *args, struct dtp_err *err);
 /* Checks that every file of the run can be written, that no two are the same, and that no name says another format than

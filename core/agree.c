@@ -36,7 +36,7 @@ static enum dtp_code hash_plans(const struct dtp_pipeline *p, struct dtp_hash *h
 {
 	enum dtp_code rc = add_plan(h, &p->transformer.tree, err);
 
-	return rc ? rc : add_plan(h, &p->text.tree, err);
+	return rc || p->embeds.length ? rc : add_plan(h, &p->text.tree, err);
 }
 
 /* Whatever opening reads besides the checkpoints. */
@@ -54,7 +54,8 @@ static enum dtp_code hash_settings(const struct dtp_pipeline *p, struct dtp_hash
 		rc = dtp_hash_add_file(h, path, err);
 	}
 	snprintf(path, sizeof path, "%s/config.json", p->transformer_config);
-	return rc ? rc : dtp_hash_add_file(h, path, err);
+	rc = rc ? rc : dtp_hash_add_file(h, path, err);
+	return rc || !p->embeds.length ? rc : dtp_st_hash(&p->embeds.st, h, err);
 }
 
 /* Ranks of a sharded folder read different files: each has checked that it is one of those that its manifest names. */

@@ -66,7 +66,7 @@ static enum dtp_code load(struct dtp_run *r, int which, struct dtp_err *err)
 	struct dtp_component *c = &r->p->component[which == DTP_REFERENCES ? DTP_VAE : which];
 	int rank = dtp_component_rank(c, r->tp->rank);
 
-	if (c->loaded || (r->p->streamed && c != &r->p->component[DTP_VAE]))
+	if (c->loaded || c->absent || (r->p->streamed && c != &r->p->component[DTP_VAE]))
 		return DTP_OK;
 	struct timer t = phase_begin(r);
 	stage(r, DTP_PHASE_LOAD, names[which]);
@@ -92,7 +92,7 @@ static void readahead(const struct dtp_run *r, int which)
 {
 	const struct dtp_component *c = &r->p->component[which];
 	int rank = dtp_component_rank(c, r->tp->rank);
-	if (!c->loaded && !r->p->streamed && (c->degree > 1 || r->tp->rank == 0))
+	if (!c->loaded && !c->absent && !r->p->streamed && (c->degree > 1 || r->tp->rank == 0))
 		dtp_weights_readahead(c->tree, &c->st, c->prefix, rank, c->degree, UINT64_MAX);
 }
 
@@ -141,6 +141,19 @@ static enum dtp_code take_references(struct dtp_session *s, struct dtp_run *r, s
 	return DTP_OK;
 }
 
+static enum dtp_code save_embeds(struct dtp_run *r, struct dtp_err *err)
+{
+	char text[4352];
+
+	stage(r, DTP_PHASE_WRITE, "write the prompt's embeddings");
+	if (dtp_run_save_embeds(r, err))
+		return err->code;
+	snprintf(text, sizeof text, "wrote %s (embeddings of %s)", r->req->save_embeds,
+		 r->passes > 1 ? "the prompt and the negative prompt" : "the prompt");
+	r->ctx.mon->note(r->ctx.mon->arg, text);
+	return DTP_OK;
+}
+
 static enum dtp_code encode(struct dtp_run *r, struct dtp_err *err)
 {
 	struct dtp_backend *be = r->ctx.be;
@@ -154,12 +167,12 @@ static enum dtp_code encode(struct dtp_run *r, struct dtp_err *err)
 		return err->code;
 	readahead(r, DTP_TRANSFORMER);
 	struct timer t = phase_begin(r);
-	stage(r, DTP_PHASE_ENCODE, "encode the prompt");
+	stage(r, DTP_PHASE_ENCODE, r->p->embeds.length ? "read the prompt's embeddings" : "encode the prompt");
 	dtp_run_encode(r);
 	be->ops->sync(be, &r->ctx.err);
 	phase_end(r, &t, "encode");
 	dtp_arena_free(&r->ctx.scratch);
-	return r->ctx.err.code;
+	return dtp_ok(&r->ctx) && r->req->save_embeds && r->tp->rank == 0 ? save_embeds(r, err) : r->ctx.err.code;
 }
 
 /* noise[c][y][x] in the order of torch.randn([1, C, h, w]) -> tokens [h*w][C] in r->host. */
@@ -369,7 +382,7 @@ static enum dtp_code draw_share(struct dtp_session *s, const struct dtp_request 
 	char label[48] = "";
 	enum dtp_code rc = dtp_session_encode(s, req, &r, err);
 
-	for (int i = dp->rank; i < req->num_images && !rc; i += dp->size) {
+	for (int i = dp->rank; i < req->num_images && !rc && !s->pipeline->encode_only; i += dp->size) {
 		if (req->num_images > 1)
 			snprintf(label, sizeof label, "image %d/%d", i + 1, req->num_images);
 		rc = dtp_session_draw(s, r, i, label, done, arg, err);
@@ -387,8 +400,8 @@ enum dtp_code dtp_pipeline_run(struct dtp_pipeline *p, const struct dtp_request 
 	struct dtp_session s = {.pipeline = p, .backend = be, .mesh = mesh, .mon = mon, .node_threads = node_threads,
 				.output = req->output, .several = dtp_replica_images(req->num_images, dp->size) > 1};
 
-	if (dp->rank) /* image 0 is another's */
-		own.dump_stages = NULL;
+	if (dp->rank) /* image 0 is another's, and so is what is written of the prompt */
+		own.dump_stages = own.save_embeds = NULL;
 	if (dp->rank >= req->num_images)
 		return DTP_OK;
 	enum dtp_code rc = draw_share(&s, &own, done, arg, err);

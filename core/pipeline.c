@@ -91,38 +91,55 @@ enum dtp_code dtp_pipeline_known(const char *model, bool *known, struct dtp_err 
 	return DTP_OK;
 }
 
-static enum dtp_code open_models(struct dtp_pipeline *p, bool references, struct dtp_err *err)
+/* The source of embeddings: a text encoder, or a file. */
+static enum dtp_code open_text(struct dtp_pipeline *p, const char *embeds, struct dtp_err *err)
+{
+	char dir[4096];
+
+	if (embeds) {
+		dtp_tree_init(&p->text.tree, "text_encoder");
+		p->component[DTP_TEXT].absent = true;
+		return dtp_embeds_open(embeds, p->transformer.config.joint_dim, MAX_TOKENS, &p->embeds, err);
+	}
+	snprintf(dir, sizeof dir, "%s/text_encoder", p->model);
+	if (dtp_text_open(dir, &p->text, err))
+		return err->code;
+	if (dtp_text_width(&p->text) != p->transformer.config.joint_dim)
+		return dtp_fail(err, DTP_REFUSED,
+				"'%s': the text encoder gives embeddings of width %lld (3 x %lld), the transformer's joint_attention_dim is %lld",
+				p->model, (long long)dtp_text_width(&p->text), (long long)p->text.config.hidden,
+				(long long)p->transformer.config.joint_dim);
+	return DTP_OK;
+}
+
+static enum dtp_code open_models(struct dtp_pipeline *p, const struct dtp_options *o, struct dtp_err *err)
 {
 	char dir[4096];
 #define DIR(name) (snprintf(dir, sizeof dir, "%s/%s", p->model, name), dir)
 	if (dtp_scheduler_load(DIR("scheduler"), &p->scheduler, err) ||
-	    dtp_transformer_open(p->transformer_config, &p->transformer, err) ||
-	    dtp_text_open(DIR("text_encoder"), &p->text, err) || dtp_vae_open(DIR("vae"), references, &p->vae, err))
+	    dtp_transformer_open(p->transformer_config, &p->transformer, err) || dtp_vae_open(DIR("vae"), o->references, &p->vae, err))
 		return err->code;
 #undef DIR
 	p->component[DTP_TEXT] = (struct dtp_component){"text_encoder", "model", "", &p->text.tree, .degree = p->tp_degree};
 	p->component[DTP_TRANSFORMER] = (struct dtp_component){"transformer", "diffusion_pytorch_model", "", &p->transformer.tree,
 							       .degree = p->tp_degree};
 	p->component[DTP_VAE] = (struct dtp_component){"vae", "diffusion_pytorch_model", "", &p->vae.tree, .degree = 1};
-	if (dtp_text_width(&p->text) != p->transformer.config.joint_dim)
-		return dtp_fail(err, DTP_REFUSED,
-				"'%s': the text encoder gives embeddings of width %lld (3 x %lld), the transformer's joint_attention_dim is %lld",
-				p->model, (long long)dtp_text_width(&p->text), (long long)p->text.config.hidden,
-				(long long)p->transformer.config.joint_dim);
+	p->component[DTP_TRANSFORMER].absent = p->component[DTP_VAE].absent = o->encode_only;
 	if (4 * p->vae.config.latent_channels != p->transformer.config.in_channels ||
 	    p->transformer.config.out_channels != p->transformer.config.in_channels)
 		return dtp_fail(err, DTP_REFUSED,
 				"'%s': the VAE has %lld latent channels (packed: %lld), the transformer takes %lld and gives %lld",
 				p->model, (long long)p->vae.config.latent_channels, (long long)(4 * p->vae.config.latent_channels),
 				(long long)p->transformer.config.in_channels, (long long)p->transformer.config.out_channels);
-	return DTP_OK;
+	return open_text(p, o->prompt_embeds, err);
 }
 
 /* The parts are what model_index.json says; one that it doesn't list is not asked about. */
 static enum dtp_code check_classes(struct dtp_pipeline *p, struct dtp_err *err)
 {
-	const char *const classes[][2] = {{"scheduler", DTP_SCHEDULER_CLASS}, {"text_encoder", p->text.family->class_name},
-					  {"transformer", DTP_TRANSFORMER_CLASS}, {"vae", DTP_VAE_CLASS}};
+	const char *const classes[][2] = {{"scheduler", DTP_SCHEDULER_CLASS}, {"transformer", DTP_TRANSFORMER_CLASS},
+					  {"vae", DTP_VAE_CLASS},
+					  {"text_encoder", p->text.family ? p->text.family->class_name : NULL}};
 	const struct dtp_family *unused;
 	struct dtp_json doc;
 	const char *name;
@@ -132,7 +149,7 @@ static enum dtp_code check_classes(struct dtp_pipeline *p, struct dtp_err *err)
 	for (size_t i = 0; i < sizeof classes / sizeof classes[0] && !err->code; i++) {
 		const cJSON *listed = cJSON_GetObjectItemCaseSensitive(doc.root, classes[i][0]);
 		name = cJSON_GetStringValue(cJSON_GetArrayItem(listed, 1));
-		if (name && strcmp(name, classes[i][1]))
+		if (name && classes[i][1] && strcmp(name, classes[i][1]))
 			dtp_fail(err, DTP_REFUSED, "%s: '%s' is of the class '%s', but its folder holds '%s'", doc.path, classes[i][0],
 				 name, classes[i][1]);
 	}
@@ -185,13 +202,14 @@ static enum dtp_code check_same_plan(struct dtp_pipeline *p, const char *file, s
 static enum dtp_code choose_plans(struct dtp_pipeline *p, const char *file, struct dtp_err *err)
 {
 	if (p->shards) {
-		if (sharded_plan(p, "transformer", &p->plan, err) || sharded_plan(p, "text_encoder", &p->text_plan, err))
+		if (sharded_plan(p, "transformer", &p->plan, err) ||
+		    (p->text.family && sharded_plan(p, "text_encoder", &p->text_plan, err)))
 			return err->code;
 		return file ? check_same_plan(p, file, err) : DTP_OK;
 	}
 	if (file ? dtp_plan_load(file, &p->plan, err) : dtp_plan_builtin(p->family->plan, &p->plan, err))
 		return err->code;
-	return dtp_plan_builtin(p->text.family->plan, &p->text_plan, err);
+	return p->text.family ? dtp_plan_builtin(p->text.family->plan, &p->text_plan, err) : DTP_OK;
 }
 
 static enum dtp_code apply_plans(struct dtp_pipeline *p, const char *file, struct dtp_err *err)
@@ -229,11 +247,12 @@ enum dtp_code dtp_pipeline_open(const struct dtp_options *o, const struct dtp_mo
 	p->compute = o->compute;
 	p->keep_text_encoder = o->keep_text_encoder;
 	p->beside_whole = o->beside_whole;
+	p->encode_only = o->encode_only;
 	p->mon = mon;
 	if (check_folder(p->model, err) || read_index(p, err) || open_shards(p, o, err) ||
-	    dtp_pipeline_find_transformer(p, o->transformer, err) || open_models(p, o->references, err) ||
+	    dtp_pipeline_find_transformer(p, o->transformer, err) || open_models(p, o, err) ||
 	    check_classes(p, err) || apply_plans(p, o->tp_plan, err) || dtp_pipeline_open_weights(p, o, err) ||
-	    (!o->no_tokenizer && open_tokenizer(p, err))) {
+	    (!o->no_tokenizer && !o->prompt_embeds && open_tokenizer(p, err))) {
 		dtp_pipeline_close(p);
 		return err->code;
 	}
@@ -269,6 +288,7 @@ void dtp_pipeline_close(struct dtp_pipeline *p)
 	dtp_plan_free(&p->text_plan);
 	dtp_shards_free(p->shards);
 	dtp_tokenizer_free(p->tokenizer);
+	dtp_embeds_close(&p->embeds);
 	dtp_vae_close(&p->vae);
 	dtp_text_close(&p->text);
 	dtp_transformer_close(&p->transformer);
@@ -330,6 +350,8 @@ enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_requ
 		r->guidance_scale = 4.0;
 	if (!r->num_images)
 		r->num_images = 1;
+	if (p->embeds.length)
+		r->max_sequence_length = p->embeds.length;
 	if (!r->max_sequence_length)
 		r->max_sequence_length = 512;
 	if (check_side(p, "height", r->height, err) || check_side(p, "width", r->width, err))
@@ -343,6 +365,9 @@ enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_requ
 		return dtp_fail(err, DTP_REFUSED, "max sequence length %lld is out of range: 1 to %lld%s",
 				(long long)r->max_sequence_length, (long long)most,
 				most == window ? ", the text encoder's sliding window" : "");
+	if (p->embeds.length && dtp_pipeline_passes(p, r) > 1 && !p->embeds.pass[1])
+		return dtp_fail(err, DTP_REFUSED, "'%s' has no 'negative_prompt_embeds', and at guidance %g there are two passes a step; "
+				"--guidance-scale 1 needs none", p->embeds.st.files[0].path, r->guidance_scale);
 	if (!r->negative_prompt)
 		r->negative_prompt = "";
 	const char *texts[] = {r->prompt, r->negative_prompt};
@@ -371,7 +396,7 @@ bool dtp_pipeline_guided(const struct dtp_pipeline *p)
 
 bool dtp_pipeline_has_system(const struct dtp_pipeline *p)
 {
-	return dtp_prompt_has_system(p->text.family->chat);
+	return p->text.family && dtp_prompt_has_system(p->text.family->chat);
 }
 
 const char *dtp_pipeline_plan(const struct dtp_pipeline *p)

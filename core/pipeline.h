@@ -26,6 +26,8 @@ struct dtp_options {
 	bool keep_text_encoder;    /* false: freed before the transformer loads */
 	bool beside_whole;         /* rank 0 computes the whole model too, a layer at a time (verify.h): counts in predictions */
 	bool references;           /* requests may have images: the VAE's encoder is checked too */
+	const char *prompt_embeds; /* prompts that are encoded already (embeds.h); text encoder and tokenizer may be missing */
+	bool encode_only;          /* requests end with their encoding; the weights of transformer and VAE may be missing */
 	bool no_tokenizer;         /* it is not read: the pipeline can be predicted, not run */
 };
 
@@ -48,6 +50,7 @@ struct dtp_request {
 	enum dtp_output output;
 	bool passes_in_turn;        /* of two passes (dtp_pipeline_passes): one after the other, in less memory and more time */
 	bool exact_timesteps;       /* do not round timesteps to the compute dtype as diffusers does */
+	const char *save_embeds;    /* NULL, or a file for the prompts' embeddings (embeds.h) */
 	const char *dump_stages;    /* NULL, or a safetensors file for every stage of image 0 */
 };
 

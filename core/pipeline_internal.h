@@ -4,6 +4,7 @@
 #define DTP_PIPELINE_INTERNAL_H
 
 #include "dump.h"
+#include "embeds.h"
 #include "pipeline.h"
 #include "plan.h"
 #include "safetensors.h"
@@ -32,6 +33,7 @@ struct dtp_component {
 	const char *prefix;         /* before every name of the tree in these files; "" as a rule */
 	struct dtp_tree *tree;
 	struct dtp_st st;
+	bool absent;                /* not needed for what the pipeline was opened for: its weights were not looked for */
 	int degree;                 /* ranks that its weights are split over */
 	bool loaded;
 	struct dtp_load_stats stats;
@@ -51,7 +53,9 @@ struct dtp_pipeline {
 	const struct dtp_monitor *mon;
 	const struct dtp_family *family;
 	bool distilled;
-	struct dtp_text_encoder text;
+	struct dtp_text_encoder text; /* without modules, family NULL, where embeddings are given */
+	struct dtp_embeds embeds;   /* length 0 where they are not */
+	bool encode_only;
 	struct dtp_transformer transformer;
 	struct dtp_vae vae;
 	struct dtp_scheduler scheduler;

@@ -144,6 +144,8 @@ enum dtp_code dtp_pipeline_open_weights(struct dtp_pipeline *p, const struct dtp
 		return err->code;
 	for (int i = 0; i < DTP_COMPONENTS; i++) {
 		struct dtp_component *c = &p->component[i];
+		if (c->absent)
+			continue;
 		bool sharded = dtp_shards_part(p->shards, c->name) != NULL;
 		if (sharded ? open_shards_of(p, c, o, err) : open_whole(p, c, err))
 			return err->code;

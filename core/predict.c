@@ -143,11 +143,11 @@ enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_reque
 		const struct dtp_component *c = &p->component[i];
 		bool here = c->degree > 1 || rank == 0 || i != DTP_VAE;
 		out[i] = (struct dtp_phase_memory){c->name, 0, 0, 0};
-		if (!here)
+		if (!here || (c->absent && i != DTP_TEXT)) /* embeddings take room, whoever made them */
 			continue;
 		out[i].weights = dtp_weights_memory(c->tree, rank, c->degree, dry);
 		out[i].scratch = scratch[i] + dtp_run_embeds_bytes(p, req) * (uint64_t)(p->prompts > 1 ? p->prompts : 1) + host;
-		out[i].staging = DTP_STAGING_BYTES;
+		out[i].staging = c->absent ? 0 : DTP_STAGING_BYTES;
 	}
 	if (req->nimages && rank == 0) {
 		dtp_vae_need(&p->vae, true, false);

@@ -273,7 +273,7 @@ static enum dtp_code make_part(struct make *mk, struct dtp_err *err)
 enum dtp_code dtp_report_make(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_report *out,
 			      struct dtp_err *err)
 {
-	const struct dtp_plan *plans[DTP_COMPONENTS] = {[DTP_TEXT] = &p->text_plan, [DTP_TRANSFORMER] = &p->plan};
+	const struct dtp_plan *plans[DTP_COMPONENTS] = {[DTP_TEXT] = p->embeds.length ? NULL : &p->text_plan, [DTP_TRANSFORMER] = &p->plan};
 	struct make mk = {0};
 
 	*out = (struct dtp_report){0};

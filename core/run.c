@@ -41,7 +41,7 @@ static enum dtp_code make_prompts(struct dtp_run *r, struct dtp_err *err)
 	int64_t length = r->req->max_sequence_length;
 	const char *texts[] = {r->req->prompt, r->req->negative_prompt};
 
-	for (int i = 0; i < r->passes; i++) {
+	for (int i = 0; i < r->passes && !p->embeds.length; i++) {
 		if (p->tokenizer) {
 			if (dtp_prompt_make(p->tokenizer, p->text.family->chat, r->req->system_message, texts[i], length, &r->prompt[i], err))
 				return err->code;
@@ -138,8 +138,10 @@ void dtp_run_dump_ids(struct dtp_run *r, const struct dtp_prompt *p, const char 
 	int64_t *v = r->ctx.dump ? calloc((size_t)(4 * L), sizeof *v) : NULL;
 	char key[64];
 #define KEY(suffix) (snprintf(key, sizeof key, "%s." suffix, name), key)
-	if (!v)
+	if (!v || !p->ids) {
+		free(v);
 		return;
+	}
 	for (int64_t i = 0; i < L; i++)
 		v[i] = p->ids[i];
 	dump_host(r, KEY("input_ids"), DTP_I64, 2, (int64_t[]){1, L}, v);
@@ -277,12 +279,50 @@ void dtp_run_references(struct dtp_run *r, float *tokens)
 	dump_host(r, "image.latent_ids", DTP_I64, 3, (int64_t[]){1, r->references, 4}, r->ids + r->tokens);
 }
 
+/* Of one pass, as the file has them. */
+static void read_embeds(struct dtp_run *r, int pass, struct dtp_tensor out, const char *name)
+{
+	const struct dtp_st_entry *e = r->p->embeds.pass[pass];
+	struct dtp_ctx *c = &r->ctx;
+
+	if (c->be->dry || !dtp_ok(c))
+		return;
+	void *host = malloc((size_t)e->nbytes);
+	if (!host)
+		dtp_fail(&c->err, DTP_FAILED, "out of memory for embeddings of %lld tokens", (long long)e->shape[1]);
+	else if (!dtp_st_read(&r->p->embeds.st, e, 0, e->nbytes, host, &c->err))
+		c->be->ops->upload(c->be, out, host, e->dtype, &c->err);
+	free(host);
+	dtp_stage(c, out, DTP_WHOLE, NULL, "%s.prompt_embeds", name);
+}
+
 void dtp_run_encode(struct dtp_run *r)
 {
 	static const char *const names[] = {"text", "neg"};
 	bool dense;
-	for (int i = 0; i < r->passes; i++)
-		dtp_text_forward(&r->ctx, &r->p->text, &r->prompt[i], dtp_as_rows(embeds(r, i, 1), &dense), names[i]);
+	for (int i = 0; i < r->passes; i++) {
+		struct dtp_tensor out = dtp_as_rows(embeds(r, i, 1), &dense);
+		if (r->p->embeds.length)
+			read_embeds(r, i, out, names[i]);
+		else
+			dtp_text_forward(&r->ctx, &r->p->text, &r->prompt[i], out, names[i]);
+	}
+}
+
+enum dtp_code dtp_run_save_embeds(struct dtp_run *r, struct dtp_err *err)
+{
+	struct dtp_tensor all = embeds(r, 0, r->passes);
+	void *host = malloc((size_t)dtp_run_embeds_bytes(r->p, r->req));
+	enum dtp_code rc;
+
+	if (!host)
+		return dtp_fail(err, DTP_FAILED, "out of memory for embeddings of %lld tokens", (long long)all.shape[1]);
+	rc = r->ctx.be->ops->download(r->ctx.be, host, all.dtype, all, err);
+	if (!rc)
+		rc = dtp_embeds_write(r->req->save_embeds, r->p->family->class_name, host, all.dtype, r->passes, all.shape[1],
+				      all.shape[2], err);
+	free(host);
+	return rc;
 }
 
 /* The time that the model is given, in its own units.  The reference hands over t / 1000 in the latents' dtype and

@@ -39,8 +39,9 @@ uint64_t dtp_run_embeds_bytes(const struct dtp_pipeline *p, const struct dtp_req
 /* Tokens of all reference images, and the images -> their values [references, channels] (NULL in a dry run). */
 int64_t dtp_run_reference_tokens(const struct dtp_pipeline *p, const struct dtp_request *req);
 void dtp_run_references(struct dtp_run *r, float *tokens);
-/* The prompts -> embeds. */
+/* The prompts, or a file, -> embeds. */
 void dtp_run_encode(struct dtp_run *r);
+enum dtp_code dtp_run_save_embeds(struct dtp_run *r, struct dtp_err *err); /* embeds -> req->save_embeds */
 /* embeds -> cond, in scratch memory that stays to the last step. */
 void dtp_run_condition(struct dtp_run *r);
 /* What the transformer takes, [tokens + references, channels]; the part of it that is drawn, from host; and step i of that in
