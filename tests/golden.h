@@ -20,9 +20,10 @@ static const char *const cases[][2] = { /* folder in tests/reference, case */
 	{"klein-tiny", "64x64"}, {"klein-tiny", "96x64"}, {"klein-tiny", "default512"}, {"klein-tiny-sharded", "64x64"},
 	{"klein-base-tiny", "64x64"}, {"dev-tiny", "64x64"},
 	{"klein-edit-tiny", "one"}, {"klein-edit-tiny", "two"}, /* reference images */
+	{"klein-heads12-tiny", "64x64"}, /* for 3, 6 and 12 ranks; recorded in fp32 only */
 };
 #define NCASES (sizeof cases / sizeof cases[0])
-enum { KLEIN, KLEIN_96, KLEIN_512, SHARDED, BASE, DEV, EDIT_ONE, EDIT_TWO };
+enum { KLEIN, KLEIN_96, KLEIN_512, SHARDED, BASE, DEV, EDIT_ONE, EDIT_TWO, HEADS12 };
 struct spec {
 	int which; /* of cases */
 	int degree;
@@ -341,7 +342,7 @@ static inline void compare_all(const char *path, const char *const which[2])
 		      t.compared, t.loose, 100 * t.most_over, t.worst, t.worst_rel);
 	if (t.wrong)
 		fail_msg("%d stages are wrong", t.wrong);
-	assert_true(t.compared >= 50);
+	assert_true(t.compared >= 15);
 	assert_true(4 * t.loose <= t.compared); /* most stages have no value over 1e-5 */
 	dtp_st_close(&ours);
 	dtp_st_close(&golden);
