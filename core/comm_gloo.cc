@@ -665,8 +665,8 @@ enum dtp_code dtp_comm_gloo(int rank, int size, const struct dtp_store *store, c
 		fam->device = open_device(iface);
 		c.reset(new gloo_comm(rank, size, mon ? mon : &dtp_monitor_none, fam));
 	} catch (const std::exception &e) {
-		/* No thread or no memory is a failure; an address that cannot be had, the user's mistake. */
-		bool resources = dynamic_cast<const std::system_error *>(&e) || dynamic_cast<const std::bad_alloc *>(&e);
+		/* No thread or no memory is a failure, also of the loopback interface; another that cannot be had, the user's mistake. */
+		bool resources = !iface || dynamic_cast<const std::system_error *>(&e) || dynamic_cast<const std::bad_alloc *>(&e);
 		return dtp_fail(err, resources ? DTP_FAILED : DTP_REFUSED, "network interface '%s': %s",
 				iface ? iface : "127.0.0.1", without_place(e.what()));
 	}

@@ -62,6 +62,25 @@ sources=$(find core cli cuda tests scripts -name '*.c' -o -name '*.h' -o -name '
 	done)"
 	verdict models_call_no_backend "$(find_in '(->|\.)ops->|include "(comm|backend)\.h"' $models)"
 
+	# ---- the tests that docs/faults.md names: a column of faults by rank, and names in backquotes
+	names=$({
+		NAMES=1 FAULTS=all DIFFTP=none sh tests/cli/faults.sh
+		sed -n 's/^case_ \([a-z_0-9A-Z]*\).*/\1/p' tests/cli/*.sh tests/long/*.sh
+	})
+	verdict fault_table_names_tests "$(awk -F ' *[|] *' '
+		/^[|] stage [|]/ { matrix = 1; for (i = 3; i < NF; i++) fault[i] = $i; next }
+		!/^[|]/ { matrix = 0 }
+		matrix && $2 != "---" {
+			for (i = 3; i < NF; i++) {
+				n = split($i, rank, ", ")
+				for (k = 1; k <= n; k++) print "fault_" fault[i] "_rank_" rank[k] "_" $2
+			}
+		}
+		!matrix && /^[|]/ { n = split($4, part, "`"); for (k = 2; k <= n; k += 2) print part[k] }' docs/faults.md |
+		while read -r n; do
+			printf '%s\n' "$names" | grep -qx "$n" || echo "docs/faults.md: no test is named '$n'"
+		done)"
+
 	# ---- sizes
 	verdict main_is_short "$(awk 'END { if (NR > 40) print FILENAME ": " NR " lines, at most 40" }' cli/main.c)"
 	verdict makefile_is_short "$(awk 'END { if (NR > 120) print FILENAME ": " NR " lines, at most 120" }' Makefile)"

@@ -3,13 +3,15 @@
  * reports to its launcher (its messages pass through here) and the naming of a finished file.
  *   FAULT_RANK    which rank
  *   FAULT_STAGE   how the stage's text begins; "naming": when a finished file is about to get its name
- *   FAULT_DO      kill, stop, exit, abort, segv, hang (for ever), memory (no more of it from here on),
+ *   FAULT_DO      kill, stop, exit, abort, segv, hang (for ever), memory (no more of it from here on, by fault_memory.c),
+ *                 oom (more memory than the control group FAULT_GROUP has),
  *                 kill_keeper, stop_keeper (its parent, under somebody else's launcher),
  *                 truncate (FAULT_FILE to its half), modify (a byte in the middle of FAULT_FILE)
  *   FAULT_MARK    a file that is made when it happens
  * Besides, a rank can be given another file than the one that it opens:
  *   FAULT_OPEN, FAULT_INSTEAD   paths */
 #include "control.h"
+#include "fault_memory.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -18,7 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,18 +31,19 @@ static const char *setting(const char *name)
 	return s ? s : "";
 }
 
-static void end_of_memory(void)
+/* Into a control group that has less than what is then asked for: the kernel kills the process. */
+static void meet_the_killer(void)
 {
-	long pages = 0;
-	FILE *f = fopen("/proc/self/statm", "r");
-	struct rlimit l;
+	const size_t much = (size_t)1 << 30;
+	char path[512];
 
-	if (f && fscanf(f, "%ld", &pages) != 1)
-		pages = 0;
-	if (f)
-		fclose(f);
-	l.rlim_cur = l.rlim_max = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE);
-	setrlimit(RLIMIT_AS, &l);
+	snprintf(path, sizeof path, "%s/cgroup.procs", setting("FAULT_GROUP"));
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0 || write(fd, "0", 1) != 1)
+		abort();
+	char *p = mmap(NULL, much, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	for (size_t i = 0; p != MAP_FAILED && i < much; i += 4096)
+		p[i] = 1;
 }
 
 static void damage(int cut)
@@ -86,8 +89,10 @@ static void happen(void)
 		abort();
 	else if (!strcmp(what, "segv"))
 		raise(SIGSEGV);
-	else if (!strcmp(what, "memory"))
+	else if (!strcmp(what, "memory") && end_of_memory)
 		end_of_memory();
+	else if (!strcmp(what, "oom"))
+		meet_the_killer();
 	else if (!strcmp(what, "truncate") || !strcmp(what, "modify"))
 		damage(!strcmp(what, "truncate"));
 	else if (!strcmp(what, "hang"))

@@ -12,8 +12,10 @@ SANITIZED=
 case $DIFFTP in */san-*) SANITIZED=yes ;; esac
 
 # case_ NAME; ... fail WHY ...; done_
+# With NAMES set, cases that are functions ("case_ NAME || return") print their names only.
 case_() {
 	name=$1 why=
+	[ -z "${NAMES:-}" ] || { echo "$1" && return 1; }
 }
 fail() {
 	why="$why
