@@ -392,6 +392,7 @@ no_room='No space left on device'
 		--width 512 --output-type latent -o "$dir/small/x.safetensors"
 	full stages 100k 1 "rank 0 on [^ ]+ failed in 'write the image': .*'$dir/small/s.safetensors': $no_room" $picture --height 64 \
 		--width 64 -o /dev/null --dump-stages "$dir/small/s.safetensors"
+	full shard 2m 2 ".*'$dir/small/sharded': it takes [0-9]+ bytes, the disk of '$dir/small' has [0-9]+ left$" shard --model $model --tp-degree 2 -o "$dir/small/sharded"
 	full plan 4k 2 ".*'$dir/small/p.json': $no_room" plan --model $model --tp-degree 2 --emit "$dir/small/p.json"
 }
 
