@@ -8,6 +8,8 @@
 #include <jpeglib.h>
 #include <jerror.h>
 
+#define MAX_SCANS 500 /* each goes over the whole picture: thousands in a small file are no picture but an attack */
+
 struct session {
 	struct jpeg_error_mgr manager; /* first: libjpeg's pointer to it is also one to the session */
 	struct dtp_image_file *f;
@@ -29,6 +31,16 @@ static void on_message(j_common_ptr c, int level)
 {
 	if (level < 0 && c->err->msg_code == JWRN_JPEG_EOF)
 		on_error(c);
+}
+
+static void on_progress(j_common_ptr c)
+{
+	struct session *s = (struct session *)c->err;
+
+	if (((j_decompress_ptr)c)->input_scan_number <= MAX_SCANS)
+		return;
+	snprintf(s->why, sizeof s->why, "more than %d scans", MAX_SCANS);
+	longjmp(s->end, 1);
 }
 
 static void take_metadata(struct dtp_image_file *f, const struct jpeg_decompress_struct *c)
@@ -53,10 +65,12 @@ static void spread_grey(uint8_t *row, int64_t width)
 static bool read_jpeg(struct jpeg_decompress_struct *c, struct session *s)
 {
 	struct dtp_image_file *f = s->f;
+	struct jpeg_progress_mgr progress = {.progress_monitor = on_progress};
 
 	if (setjmp(s->end))
 		return false;
 	jpeg_create_decompress(c);
+	c->progress = &progress;
 	jpeg_mem_src(c, f->bytes, f->n);
 	jpeg_save_markers(c, JPEG_APP0 + 1, 0xffff);
 	jpeg_read_header(c, TRUE);

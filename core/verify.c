@@ -268,7 +268,7 @@ static void name_ranks(const struct dtp_verify *v, const struct dtp_sums *all, d
 	}
 	char list[64];
 	snprintf(list, sizeof list, "%s", n ? buf : "");
-	snprintf(buf, size, n == v->tp->size && n > 1 ? "all ranks" : n == 1 ? "rank %s" : n ? "ranks %s" : "", list);
+	snprintf(buf, size, n == v->tp->size && n > 1 ? "all ranks" : n == 1 ? "rank %s" : n ? "ranks %s" : "%s", list);
 }
 
 static enum dtp_code report_event(struct dtp_verify *v, const struct dtp_point *e, const struct dtp_sums *all, struct dtp_err *err)
