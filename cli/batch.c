@@ -27,6 +27,8 @@ enum dtp_code dtp_batch_check_options(const struct dtp_args *args, struct dtp_er
 		return dtp_fail(err, DTP_REFUSED, "--prompt and --prompts: give one of them");
 	if (args->dump_stages && args->prompts)
 		return dtp_fail(err, DTP_REFUSED, "--dump-stages records one prompt: it cannot be given with --prompts");
+	if (args->prompts && args->latents)
+		return dtp_fail(err, DTP_REFUSED, "--latents is the noise of one picture: it cannot be given with --prompts");
 	if (args->resume && !args->prompts)
 		return dtp_fail(err, DTP_REFUSED, "--resume goes on with a batch: it needs --prompts");
 	return DTP_OK;

@@ -12,6 +12,7 @@ const struct dtp_command dtp_commands[] = {
 	 "--model DIR --prompt TEXT [OPTION]...", DTP_CMD_GENERATE, dtp_cmd_generate},
 	{"bench", "draw as generate does and print where the time goes", "--model DIR [OPTION]...", DTP_CMD_BENCH,
 	 dtp_cmd_bench},
+	{"decode", "turn latents of --output-type latent into a picture", "FILE --model DIR [OPTION]...", DTP_CMD_DECODE, dtp_cmd_decode},
 	{"plan", "say what goes where, what it takes, whether it fits",
 	 "--model DIR [OPTION]... | plan --diff A B [OPTION]...", DTP_CMD_PLAN, dtp_cmd_plan},
 	{"verify", "compare every layer of a split run with the whole model", "--model DIR [OPTION]...",

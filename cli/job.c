@@ -16,7 +16,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -67,36 +66,6 @@ static enum dtp_code open_model(struct dtp_rank *r, struct dtp_err *err)
 	return code ? code : dtp_pipeline_resolve(r->pipeline, &r->request, err);
 }
 
-/* Rank 0 reads them and gives them to the others: all agree whatever becomes of the files, which need not be on other hosts. */
-static enum dtp_code share_references(struct dtp_rank *r, struct dtp_err *err)
-{
-	int64_t size[DTP_MAX_REFERENCES][2] = {{0}};
-	struct dtp_picture *p = r->references.picture;
-
-	r->request.images = p;
-	r->request.nimages = r->args->images.n;
-	if (!r->request.nimages)
-		return DTP_OK;
-	if (r->rank == 0 && dtp_references_read(r->args, &r->references, &r->request, err))
-		return err->code;
-	for (int i = 0; i < r->request.nimages; i++)
-		memcpy(size[i], (int64_t[]){p[i].height, p[i].width}, sizeof size[i]);
-	if (dtp_broadcast(r->world, size, sizeof size, 0, err))
-		return err->code;
-	for (int i = 0; i < r->request.nimages; i++) {
-		int64_t bytes = 3 * size[i][0] * size[i][1];
-		p[i].height = size[i][0];
-		p[i].width = size[i][1];
-		if (!p[i].rgb && !(p[i].rgb = malloc((size_t)bytes)))
-			return dtp_fail(err, DTP_FAILED, "out of memory for reference image %d", i);
-		if (dtp_broadcast(r->world, p[i].rgb, bytes, 0, err))
-			return err->code;
-	}
-	if (r->mesh.dim[DTP_MESH_TP]->rank) /* only the first of each replica encodes them */
-		dtp_references_free(&r->references);
-	return DTP_OK;
-}
-
 /* That of the batch that goes on, else a random one. */
 static enum dtp_code choose_seed(struct dtp_rank *r, uint64_t *seed, struct dtp_err *err)
 {
@@ -112,12 +81,12 @@ static enum dtp_code choose_seed(struct dtp_rank *r, uint64_t *seed, struct dtp_
 	return DTP_OK;
 }
 
-/* Rank 0 chooses a seed when none was given; all use it. */
+/* Rank 0 chooses a seed when none was given, nor the noise itself; all use it. */
 static enum dtp_code agree_on_seed(struct dtp_rank *r, struct dtp_err *err)
 {
 	uint64_t *seed = &r->request.seed;
 
-	if (DTP_GIVEN(r->args, seed) || r->options.encode_only)
+	if (DTP_GIVEN(r->args, seed) || r->options.encode_only || r->request.noise)
 		return DTP_OK;
 	if (r->rank == 0 && choose_seed(r, seed, err))
 		return err->code;
@@ -156,7 +125,7 @@ static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 		return err->code;
 	r->options.one_rank = true;
 	r->options.rank = r->mesh.dim[DTP_MESH_TP]->rank;
-	if (share_references(r, err) || open_model(r, err) ||
+	if (dtp_inputs_share(r->args, r->world, r->options.rank == 0, &r->inputs, &r->request, err) || open_model(r, err) ||
 	    dtp_backend_cpu(r->options.compute, r->threads, &r->backend, err))
 		return err->code;
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "compare the ranks' models");
@@ -205,7 +174,7 @@ static enum dtp_code run_rank(const struct dtp_args *args, dtp_rank_fn work, str
 			code = work(&r, err);
 		if (code == DTP_OK) /* replicas leave together: the end of one is no lost peer of the others */
 			code = dtp_barrier(r.world, err);
-		dtp_references_free(&r.references);
+		dtp_inputs_free(&r.inputs);
 		if (r.pipeline)
 			dtp_pipeline_close(r.pipeline);
 		if (r.backend)
@@ -292,6 +261,8 @@ static void warn_without_effect(const struct dtp_args *args, struct dtp_progress
 			 dtp_pipeline_class(p), q->guidance_scale, dtp_pipeline_guided(p) ? "" : ", the model is distilled");
 		dtp_progress_warn(progress, text);
 	}
+	if (DTP_GIVEN(args, seed) && q->noise)
+		dtp_progress_warn(progress, "--seed has no effect: the noise is that of --latents");
 	if (args->system_message && !dtp_pipeline_has_system(p)) {
 		snprintf(text, sizeof text, "--system-message has no effect: the prompts of %s have none", dtp_pipeline_class(p));
 		dtp_progress_warn(progress, text);
@@ -331,7 +302,7 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, const str
 	struct dtp_options o;
 	struct dtp_request q;
 	struct dtp_pipeline *p;
-	struct dtp_references references = {0};
+	struct dtp_inputs inputs = {0};
 	struct dtp_limits limits;
 
 	if (progress) {
@@ -343,8 +314,7 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, const str
 	if (dtp_max_memory_parse(args->max_memory, &limits, err) || dtp_max_memory_check(&limits, ranks_of(args), err) ||
 	    dtp_pipeline_open(&o, &mon, &p, err))
 		return err->code;
-	enum dtp_code code = dtp_references_read(args, &references, &q, err);
-	dtp_references_free(&references); /* the sizes are enough here */
+	enum dtp_code code = dtp_inputs_read(args, &inputs, &q, err);
 	if (!code)
 		code = check_model(args, p, &o, &q, writes, &limits, seat, err);
 	if (code == DTP_OK && progress) {
@@ -352,6 +322,7 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, const str
 		warn_without_effect(args, progress, p, &q);
 	}
 	dtp_pipeline_close(p);
+	dtp_inputs_free(&inputs);
 	return code;
 }
 

@@ -5,13 +5,13 @@
 #define DTP_JOB_H
 
 #include "flags.h"
-#include "request.h"
+#include "inputs.h"
 
 /* What a rank works with.  All of it is dtp_job_run's. */
 struct dtp_rank {
 	const struct dtp_args *args;
 	struct dtp_options options;
-	struct dtp_references references;
+	struct dtp_inputs inputs;
 	struct dtp_request request; /* resolved, seed included; the same on all ranks */
 	struct dtp_worker *worker;
 	const struct dtp_monitor *mon;

@@ -14,7 +14,8 @@ const char *const dtp_group_titles[DTP_NGROUPS] = {
 #define AT(member) offsetof(struct dtp_args, member)
 
 const struct dtp_option dtp_options[] = {
-	{.name = "model", .may_differ = true, .letter = 'm', .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK | DTP_CMD_DOCTOR | DTP_CMD_SHARD,
+	{.name = "model", .may_differ = true, .letter = 'm', .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL,
+	 .commands = DTP_CMD_ASK | DTP_CMD_DOCTOR | DTP_CMD_SHARD | DTP_CMD_DECODE,
 	 .offset = AT(model), .value = "DIR",
 	 .text = "pipeline folder in the diffusers layout (model_index.json, transformer/, text_encoder/, ...)"},
 	{.name = "tp-plan", .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK | DTP_CMD_SHARD, .offset = AT(tp_plan),
@@ -26,8 +27,8 @@ const struct dtp_option dtp_options[] = {
 	 .value = "NAME", .text = "read weight files of this name, as fp16 in diffusion_pytorch_model.fp16.safetensors, where a component has "
 	 "them"},
 	{.name = "dtype", .aliases = "torch-dtype", .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_MODEL,
-	 .commands = DTP_CMD_ASK, .offset = AT(dtype), .choices = "bf16=bfloat16 fp32=float32",
-	 .text = "what is computed and stored in; sums are always in 32 bits", .def = "bf16"},
+	 .commands = DTP_CMD_ASK | DTP_CMD_DECODE, .offset = AT(dtype), .choices = "bf16=bfloat16 fp32=float32",
+	 .text = "what is computed and stored in; sums are always in 32 bits", .def = "bf16; decode: that of the file"},
 	{.name = "keep-text-encoder", .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK & ~DTP_CMD_VERIFY,
 	 .offset = AT(keep_text_encoder),
 	 .text = "keep the text encoder in memory beside the transformer instead of freeing it first"},
@@ -50,10 +51,13 @@ const struct dtp_option dtp_options[] = {
 	{.name = "image", .kind = DTP_OPT_LIST, .group = DTP_GROUP_PICTURE, .commands = DTP_CMD_RUN | DTP_CMD_PLAN,
 	 .offset = AT(images), .value = "FILE", .max = DTP_MAX_REFERENCES,
 	 .text = "a reference image (PNG, JPEG, WebP); may be given up to 10 times"},
-	{.name = "height", .kind = DTP_OPT_INT, .group = DTP_GROUP_PICTURE, .commands = DTP_CMD_ASK | DTP_CMD_LINE, .offset = AT(height),
-	 .value = "PIXELS", .min = 1, .max = 16384, .text = "height of the picture, a multiple of 16 for FLUX.2",
+	{.name = "latents", .kind = DTP_OPT_PATH, .group = DTP_GROUP_PICTURE, .commands = DTP_CMD_RUN, .offset = AT(latents),
+	 .value = "FILE", .text = "safetensors file with the noise to begin with, [1, 128, height/16, width/16] for FLUX.2",
+	 .def = "drawn from the seed"},
+	{.name = "height", .kind = DTP_OPT_INT, .group = DTP_GROUP_PICTURE, .commands = DTP_CMD_ASK | DTP_CMD_LINE | DTP_CMD_DECODE,
+	 .offset = AT(height), .value = "PIXELS", .min = 1, .max = 16384, .text = "height of the picture, a multiple of 16 for FLUX.2",
 	 .def = "that of the first --image, else 1024; verify: 256"},
-	{.name = "width", .kind = DTP_OPT_INT, .group = DTP_GROUP_PICTURE, .commands = DTP_CMD_ASK | DTP_CMD_LINE, .offset = AT(width),
+	{.name = "width", .kind = DTP_OPT_INT, .group = DTP_GROUP_PICTURE, .commands = DTP_CMD_ASK | DTP_CMD_LINE | DTP_CMD_DECODE, .offset = AT(width),
 	 .value = "PIXELS", .min = 1, .max = 16384, .text = "width of the picture, likewise",
 	 .def = "that of the first --image, else 1024; verify: 256"},
 	{.name = "steps", .aliases = "num-inference-steps num-steps", .kind = DTP_OPT_INT, .group = DTP_GROUP_PICTURE,
@@ -79,7 +83,8 @@ const struct dtp_option dtp_options[] = {
 	 .offset = AT(exact_timesteps),
 	 .text = "do not round timesteps to bf16 as diffusers does: another picture, nearer to that of fp32"},
 
-	{.name = "output", .letter = 'o', .kind = DTP_OPT_PATH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_RUN | DTP_CMD_DOCTOR | DTP_CMD_CONVERT | DTP_CMD_LINE,
+	{.name = "output", .letter = 'o', .kind = DTP_OPT_PATH, .group = DTP_GROUP_OUTPUT,
+	 .commands = DTP_CMD_RUN | DTP_CMD_DOCTOR | DTP_CMD_CONVERT | DTP_CMD_LINE | DTP_CMD_DECODE,
 	 .offset = AT(output), .value = "FILE",
 	 .text = "where to write; several images become NAME_0.png, NAME_1.png, ...; a file that exists is replaced; of a batch "
 	 "(--prompts) the folder, made if need be; of shard and unshard a new folder",
@@ -96,7 +101,7 @@ const struct dtp_option dtp_options[] = {
 	 .text = "write every intermediate tensor of the first image to a safetensors file"},
 	{.name = "resume", .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_GENERATE, .offset = AT(resume),
 	 .text = "with --prompts: leave out the images that the folder's record knows with the same parameters and that are still there"},
-	{.name = "quiet", .may_differ = true, .letter = 'q', .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_START | DTP_CMD_CONVERT,
+	{.name = "quiet", .may_differ = true, .letter = 'q', .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_START | DTP_CMD_CONVERT | DTP_CMD_DECODE,
 	 .offset = AT(quiet), .text = "no progress and no notes on stderr; warnings and errors remain"},
 
 	{.name = "tp-degree", .aliases = "tp", .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK | DTP_CMD_SHARD,
@@ -121,7 +126,7 @@ const struct dtp_option dtp_options[] = {
 	 .def = "MASTER_ADDR and ports above MASTER_PORT; without these, on one host, nothing is needed"},
 	{.name = "device", .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK, .offset = AT(device),
 	 .choices = "auto cpu", .text = "where the ranks compute", .def = "auto"},
-	{.name = "threads", .may_differ = true, .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK, .offset = AT(threads),
+	{.name = "threads", .may_differ = true, .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK | DTP_CMD_DECODE, .offset = AT(threads),
 	 .value = "N", .min = 1, .max = 4096, .text = "threads of all ranks of this machine together",
 	 .def = "the processors that this process may use"},
 	{.name = "timeout", .kind = DTP_OPT_FLOAT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_START | DTP_CMD_DOCTOR, .offset = AT(timeout),

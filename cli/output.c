@@ -8,7 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static enum dtp_code write_png(const char *path, const struct dtp_image *image, struct dtp_err *err)
+enum dtp_code dtp_output_png(const char *path, const struct dtp_image *image, struct dtp_err *err)
 {
 	static const char *const text[][2] = {{"Software", "difftp " DTP_VERSION}};
 
@@ -19,25 +19,28 @@ static enum dtp_code write_latents(const char *path, const struct dtp_rank *r, c
 				   struct dtp_err *err)
 {
 	char height[24], width[24], seed[24];
+	/* The seed is last: noise that was given has none. */
 	const char *const metadata[][2] = {{"format", "pt"}, {"class", dtp_pipeline_class(r->pipeline)},
 		{"height", height}, {"width", width}, {"seed", seed}};
+	int nmeta = (int)(sizeof metadata / sizeof metadata[0]) - (r->request.noise != NULL);
 	struct dtp_st_out out = {"latents", dtp_tensor_make((void *)(uintptr_t)image->latents, image->latents_dtype,
 							    image->latents_ndim, image->latents_shape)};
 
 	snprintf(height, sizeof height, "%" PRId64, image->height);
 	snprintf(width, sizeof width, "%" PRId64, image->width);
 	snprintf(seed, sizeof seed, "%" PRIu64, image->seed);
-	return dtp_st_write(path, &out, 1, metadata, sizeof metadata / sizeof metadata[0], err);
+	return dtp_st_write(path, &out, 1, metadata, nmeta, err);
 }
 
 enum dtp_code dtp_output_write_as(const struct dtp_rank *r, const char *path, const struct dtp_image *image,
 				  struct dtp_err *err)
 {
-	char text[4352];
-	enum dtp_code code = image->rgb ? write_png(path, image, err) : write_latents(path, r, image, err);
+	char text[4352], seed[32];
+	enum dtp_code code = image->rgb ? dtp_output_png(path, image, err) : write_latents(path, r, image, err);
 	if (code == DTP_OK) {
-		snprintf(text, sizeof text, "wrote %s (%" PRId64 "x%" PRId64 "%s, seed %" PRIu64 ")", path, image->width,
-			 image->height, image->rgb ? "" : " latents", image->seed);
+		snprintf(seed, sizeof seed, "seed %" PRIu64, image->seed);
+		snprintf(text, sizeof text, "wrote %s (%" PRId64 "x%" PRId64 "%s, %s)", path, image->width, image->height,
+			 image->rgb ? "" : " latents", r->request.noise ? "given noise" : seed);
 		r->mon->note(r->mon->arg, text);
 	}
 	return code;

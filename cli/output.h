@@ -5,6 +5,8 @@
 
 #include "job.h"
 
+/* Only the PNG, under the given name. */
+enum dtp_code dtp_output_png(const char *path, const struct dtp_image *image, struct dtp_err *err);
 /* The form of dtp_image_fn; arg is the struct dtp_rank.  Writes the PNG or the latents of one image under its name and
  * says so in a note. */
 enum dtp_code dtp_output_write(void *arg, const struct dtp_image *image, struct dtp_err *err);

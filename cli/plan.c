@@ -188,10 +188,10 @@ static enum dtp_code report(const struct dtp_args *args, struct dtp_err *err)
 	    !dtp_max_memory_check(&v->limit, v->options.tp_degree, err) &&
 	    !(args->emit && dtp_outfile_check(args->emit, err)) &&
 	    !dtp_pipeline_open(&v->options, &mon, &v->pipeline, err) &&
-	    !dtp_references_read(args, &v->references, &v->request, err) &&
+	    !dtp_inputs_read(args, &v->inputs, &v->request, err) &&
 	    !dtp_pipeline_resolve(v->pipeline, &v->request, err) && !look(v, err))
 		tell(v, err);
-	dtp_references_free(&v->references);
+	dtp_inputs_free(&v->inputs);
 	dtp_report_free(&v->report);
 	dtp_pipeline_close(v->pipeline);
 	free(v->memory);

@@ -5,8 +5,8 @@
 
 #include "fit.h"
 #include "flags.h"
+#include "inputs.h"
 #include "report.h"
-#include "request.h"
 
 #include <stdio.h>
 
@@ -22,7 +22,7 @@ struct dtp_plan_view {
 	struct dtp_request request;        /* resolved */
 	struct dtp_pipeline *pipeline;
 	struct dtp_report report;
-	struct dtp_references references;
+	struct dtp_inputs inputs;
 	struct dtp_phase_memory (*memory)[DTP_NPHASES]; /* [tp_degree] */
 	struct dtp_phase_cost cost[DTP_NPHASES];        /* of the rank that computes most */
 

@@ -41,25 +41,6 @@ void dtp_request_make(const struct dtp_args *args, struct dtp_options *options, 
 	};
 }
 
-enum dtp_code dtp_references_read(const struct dtp_args *args, struct dtp_references *r, struct dtp_request *request,
-				  struct dtp_err *err)
-{
-	request->images = r->picture;
-	request->nimages = args->images.n;
-	for (int i = 0; i < args->images.n; i++)
-		if (dtp_reference_read(args->images.item[i], &r->picture[i], err))
-			return err->code;
-	return DTP_OK;
-}
-
-void dtp_references_free(struct dtp_references *r)
-{
-	for (int i = 0; i < DTP_MAX_REFERENCES; i++) {
-		free(r->picture[i].rgb);
-		r->picture[i].rgb = NULL;
-	}
-}
-
 /* The suffix with its dot, or the end of the name; a dot at the start of the file's name makes no suffix. */
 static const char *suffix(const char *path)
 {

@@ -6,18 +6,8 @@
 #include "flags.h"
 #include "pipeline.h"
 
-/* Pointers are those of args.  The seed is 0 when none was given; no reference image is read. */
+/* Pointers are those of args.  The seed is 0 when none was given; no input file is read. */
 void dtp_request_make(const struct dtp_args *args, struct dtp_options *options, struct dtp_request *request);
-
-/* The pictures of --image.  Both are begun with zeros. */
-struct dtp_references {
-	struct dtp_picture picture[DTP_MAX_REFERENCES];
-};
-/* Reads them, all of them, and hands them to the request. */
-enum dtp_code dtp_references_read(const struct dtp_args *args, struct dtp_references *r, struct dtp_request *request,
-				  struct dtp_err *err);
-/* Frees the pixels; the sizes stay. */
-void dtp_references_free(struct dtp_references *r);
 
 /* Name of image `index` of `count`: the output's own for one, else with "_INDEX" before its suffix ("a/b.png" ->
  * "a/b_0.png").  malloc'd; NULL when out of memory. */

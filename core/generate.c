@@ -175,7 +175,7 @@ static enum dtp_code encode(struct dtp_run *r, struct dtp_err *err)
 	return dtp_ok(&r->ctx) && r->req->save_embeds && r->tp->rank == 0 ? save_embeds(r, err) : r->ctx.err.code;
 }
 
-/* noise[c][y][x] in the order of torch.randn([1, C, h, w]) -> tokens [h*w][C] in r->host. */
+/* noise[c][y][x] as given, or in the order of torch.randn([1, C, h, w]) -> tokens [h*w][C] in r->host. */
 static enum dtp_code draw_noise(struct dtp_run *r, int image, struct dtp_err *err)
 {
 	struct dtp_rng g;
@@ -184,8 +184,13 @@ static enum dtp_code draw_noise(struct dtp_run *r, int image, struct dtp_err *er
 
 	if (!noise)
 		return dtp_fail(err, DTP_FAILED, "out of memory for noise of %lld values", (long long)(n * C));
-	dtp_rng_seed(&g, r->req->seed + (uint64_t)image);
-	dtp_randn(&g, r->ctx.be->compute, n * C, noise);
+	if (r->req->noise) {
+		for (int64_t i = 0; i < n * C; i++)
+			noise[i] = dtp_round_to(r->ctx.be->compute, r->req->noise->values[i]);
+	} else {
+		dtp_rng_seed(&g, r->req->seed + (uint64_t)image);
+		dtp_randn(&g, r->ctx.be->compute, n * C, noise);
+	}
 	for (int64_t c = 0; c < C; c++)
 		for (int64_t i = 0; i < n; i++)
 			r->host[i * C + c] = noise[c * n + i];

@@ -311,6 +311,32 @@ static enum dtp_code check_side(const struct dtp_pipeline *p, const char *name, 
 	return DTP_OK;
 }
 
+/* Given noise has a size, and is of one image. */
+static enum dtp_code check_noise(const struct dtp_pipeline *p, struct dtp_request *r, struct dtp_err *err)
+{
+	const struct dtp_latents *l = r->noise;
+	int64_t unit = dtp_token_pixels(p), C = p->transformer.config.in_channels;
+	char shape[200];
+
+	if (!l)
+		return DTP_OK;
+	if (l->ndim != 4 || l->shape[1] != C)
+		return dtp_fail(err, DTP_REFUSED, "'%s' has the shape %s; the noise that the model takes is [1, %lld, rows, columns]", l->path,
+				dtp_shape_text(shape, sizeof shape, l->ndim, l->shape), (long long)C);
+	if (l->shape[2] > MAX_SIDE / unit || l->shape[3] > MAX_SIDE / unit)
+		return dtp_fail(err, DTP_REFUSED, "'%s' is noise of %lldx%lld tokens, at most %lldx%lld are drawn", l->path, (long long)l->shape[3],
+				(long long)l->shape[2], (long long)(MAX_SIDE / unit), (long long)(MAX_SIDE / unit));
+	int64_t h = l->shape[2] * unit, w = l->shape[3] * unit;
+	if ((r->height && r->height != h) || (r->width && r->width != w))
+		return dtp_fail(err, DTP_REFUSED, "'%s' is noise for a picture of %lldx%lld, not %lldx%lld; its size need not be given", l->path,
+				(long long)w, (long long)h, (long long)(r->width ? r->width : w), (long long)(r->height ? r->height : h));
+	if (r->num_images > 1)
+		return dtp_fail(err, DTP_REFUSED, "'%s' is noise for one picture, %d are to be drawn", l->path, r->num_images);
+	r->height = h;
+	r->width = w;
+	return DTP_OK;
+}
+
 /* The references' sizes; the first is the picture's where none is given. */
 static enum dtp_code check_references(const struct dtp_pipeline *p, struct dtp_request *r, struct dtp_err *err)
 {
@@ -338,7 +364,7 @@ enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_requ
 {
 	struct dtp_prompt prompt;
 
-	if (check_references(p, r, err))
+	if (check_noise(p, r, err) || check_references(p, r, err))
 		return err->code;
 	if (!r->height)
 		r->height = 1024;

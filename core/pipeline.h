@@ -6,6 +6,7 @@
 #include "backend.h"
 #include "comm.h"
 #include "err.h"
+#include "latents.h"
 #include "monitor.h"
 #include "reference.h"
 
@@ -41,7 +42,8 @@ struct dtp_request {
 	/* References, as dtp_reference_read gives them; only rank 0 of a run looks at their pixels. */
 	const struct dtp_picture *images;
 	int nimages;
-	int64_t height, width;      /* pixels; 0: that of the first reference, else 1024 */
+	const struct dtp_latents *noise; /* NULL: drawn from the seed; else [1, in_channels, rows, columns], for the one image */
+	int64_t height, width;      /* pixels; 0: that of the noise, of the first reference, else 1024 */
 	int steps;                  /* 0: 4 where the model is distilled, else 50 */
 	double guidance_scale;      /* negative: 4.0 */
 	uint64_t seed;              /* of image 0; image i uses seed + i */

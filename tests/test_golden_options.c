@@ -178,6 +178,69 @@ static void prompt_embeds(void **state)
 	dtp_st_close(&golden);
 }
 
+/* A tensor of a golden as a file's 'latents', as diffusers' user would save it: without metadata. */
+static void save_golden(const struct spec *s, const char *name, char path[700])
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_st golden;
+
+	open_tensors(fixture("reference/%s/golden_%s.safetensors", cases[s->which][0], cases[s->which][1]), &golden);
+	const struct dtp_st_entry *e = dtp_st_find(&golden, name);
+	assert_non_null(e);
+	void *data = malloc(e->nbytes);
+	assert_int_equal(dtp_st_read(&golden, e, 0, e->nbytes, data, &err), DTP_OK);
+	struct dtp_st_out out = {"latents", dtp_tensor_make(data, e->dtype, e->ndim, e->shape)};
+	snprintf(path, 700, "%s/golden-latents.safetensors", temp_dir());
+	if (dtp_st_write(path, &out, 1, NULL, 0, &err))
+		fail_msg("%s", err.message);
+	free(data);
+	dtp_st_close(&golden);
+}
+
+/* What diffusers' pipeline returned for output_type="latent" becomes the picture that it drew. */
+static void decode_of_a_golden(void **state)
+{
+	const struct spec *s = *state;
+	char latents[700], png[700];
+	struct call c;
+
+	save_golden(s, "final.output_type_latent", latents);
+	snprintf(png, sizeof png, "%s/decoded.png", temp_dir());
+	begin_call(&c, cases[s->which], 1, false);
+	memset(c.argv, 0, sizeof c.argv);
+	c.n = 0;
+	give(&c, "difftp", NULL);
+	give(&c, "decode", latents);
+	give_model(&c);
+	if (s->which == DEV) {
+		give_int(&c, "--height", "height");
+		give_int(&c, "--width", "width");
+	}
+	give(&c, "-o", png);
+	end_call(&c);
+	assert_true(png_differences(png, fixture("reference/%s/image_%s.png", cases[s->which][0], cases[s->which][1])) <= 5);
+}
+
+/* diffusers' latents=: the golden's noise without its seed and size is the golden's run. */
+static void given_noise(void **state)
+{
+	const struct spec *s = *state;
+	char latents[700], dump[700], png[700];
+	struct call c;
+
+	save_golden(s, "init.noise", latents);
+	snprintf(dump, sizeof dump, "%s/noise.safetensors", temp_dir());
+	snprintf(png, sizeof png, "%s/noise.png", temp_dir());
+	begin_call(&c, cases[s->which], s->degree, false);
+	forget(&c, "--height");
+	forget(&c, "--width");
+	give(&c, "--latents", latents);
+	give(&c, "--dump-stages", dump);
+	give(&c, "-o", png);
+	end_call(&c);
+	compare_all(dump, cases[s->which]);
+}
+
 /* ---- the list */
 
 /* An argument is the name of the one test to run, or a pattern with '*'. */
@@ -190,6 +253,9 @@ int main(int argc, char **argv)
 	add(latent_file, "latent_file", (struct spec){.which = KLEIN_96, .degree = 2});
 	add(latent_file, "latent_file", (struct spec){.which = KLEIN_96, .degree = 2, .bf16 = true});
 	add(latent_file, "latent_file", (struct spec){.which = DEV, .degree = 2});
+	add(decode_of_a_golden, "decode", (struct spec){.which = KLEIN_96, .degree = 1});
+	add(decode_of_a_golden, "decode", (struct spec){.which = DEV, .degree = 1});
+	add(given_noise, "given_noise", (struct spec){.which = KLEIN_96, .degree = 2});
 	add(negative_prompt, "negative_prompt", (struct spec){.which = BASE, .degree = 2});
 	add(prompt_embeds, "prompt_embeds", (struct spec){.which = BASE, .degree = 2});
 	add(prompt_embeds, "prompt_embeds", (struct spec){.which = DEV, .degree = 4});

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The command that turns a file of latents into a picture. */
+#include "commands.h"
+#include "decode.h"
+#include "fit.h"
+#include "host.h"
+#include "output.h"
+#include "progress.h"
+#include "request.h"
+#include "units.h"
+
+#include <stdlib.h>
+
+static void show_stage(void *arg, enum dtp_phase phase, const char *text)
+{
+	struct dtp_event event = {.kind = DTP_EVENT_STAGE, .phase = phase, .text = text};
+	dtp_progress_event(arg, &event);
+}
+
+static void warn(void *arg, const char *text)
+{
+	dtp_progress_warn(arg, text);
+}
+
+/* That of the file, so that the picture is the one that the run itself would have drawn. */
+static enum dtp_dtype dtype_of(const struct dtp_args *args, const struct dtp_latents *l)
+{
+	if (DTP_GIVEN(args, dtype))
+		return args->dtype == DTP_ARG_FP32 ? DTP_F32 : DTP_BF16;
+	return l->dtype == DTP_BF16 ? DTP_BF16 : DTP_F32;
+}
+
+static enum dtp_code check_memory(const struct dtp_decoder *d, struct dtp_err *err)
+{
+	struct dtp_host_memory host = dtp_host_memory("");
+	uint64_t needed = dtp_decoder_memory(d) + DTP_RANK_BASE_BYTES;
+
+	if (needed <= host.available)
+		return DTP_OK;
+	struct dtp_text_pair sizes = dtp_bytes_apart(needed, host.available);
+	return dtp_fail(err, DTP_REFUSED, "not enough memory: decoding takes %s, %s are available", sizes.a.s, sizes.b.s);
+}
+
+static enum dtp_code draw(const struct dtp_args *args, struct dtp_decoder *d, enum dtp_dtype compute, const struct dtp_monitor *mon,
+			  struct dtp_err *err)
+{
+	int threads = args->threads ? (int)args->threads : dtp_host_threads("");
+	struct dtp_image image = {0};
+	struct dtp_backend *be;
+	char text[4352];
+
+	dtp_decoder_size(d, &image.height, &image.width);
+	uint8_t *rgb = malloc((size_t)(3 * image.height * image.width));
+	if (!rgb)
+		return dtp_fail(err, DTP_FAILED, "out of memory for a picture of %lldx%lld", (long long)image.width, (long long)image.height);
+	image.rgb = rgb;
+	enum dtp_code code = dtp_backend_cpu(compute, threads, &be, err);
+	if (code == DTP_OK) {
+		code = dtp_decoder_run(d, be, mon, rgb, err);
+		be->ops->destroy(be);
+	}
+	if (code == DTP_OK)
+		code = dtp_output_png(dtp_output_path(args), &image, err);
+	if (code == DTP_OK) {
+		snprintf(text, sizeof text, "wrote %s (%lldx%lld)", dtp_output_path(args), (long long)image.width, (long long)image.height);
+		dtp_progress_note(mon->arg, text);
+	}
+	free(rgb);
+	return code;
+}
+
+enum dtp_code dtp_cmd_decode(const struct dtp_args *args, char **argv, struct dtp_err *err)
+{
+	struct dtp_monitor mon = dtp_monitor_none;
+	struct dtp_progress progress;
+	struct dtp_decoder *d = NULL;
+	struct dtp_latents l;
+
+	(void)argv;
+	if (!args->nwords)
+		return dtp_fail(err, DTP_REFUSED, "the file of the latents is missing: difftp decode FILE --model DIR");
+	if (!args->model)
+		return dtp_fail(err, DTP_REFUSED, "option '--model' is missing: the folder of the pipeline, of which the VAE is needed");
+	if (dtp_outputs_check(args, 1, err))
+		return err->code;
+	dtp_progress_init(&progress, stderr, args->quiet);
+	mon.arg = &progress;
+	mon.stage = show_stage;
+	mon.warn = warn;
+	if (dtp_latents_read(args->word[0], &l, err))
+		return err->code;
+	enum dtp_dtype compute = dtype_of(args, &l);
+	enum dtp_code code = dtp_decoder_open(args->model, compute, &l, args->height, args->width, &mon, &d, err);
+	if (code == DTP_OK)
+		code = check_memory(d, err);
+	if (code == DTP_OK)
+		code = draw(args, d, compute, &mon, err);
+	dtp_progress_end(&progress);
+	dtp_decoder_close(d);
+	dtp_latents_free(&l);
+	return code;
+}
