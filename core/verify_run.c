@@ -4,26 +4,45 @@
 
 #include "pipeline_internal.h"
 
-/* What the whole model's run tells nobody: the ranks' own run speaks for both.  Its heartbeats count. */
-static void no_stage(void *arg, enum dtp_phase phase, const char *text)
-{
-	(void)arg, (void)phase, (void)text;
-}
-
-static void no_progress(void *arg, uint64_t done, uint64_t total)
-{
-	(void)arg, (void)done, (void)total;
-}
-
-static void no_text(void *arg, const char *text)
-{
-	(void)arg, (void)text;
-}
-
+/* The whole model's run beside the ranks' own, which speaks for both: it tells nobody what it does, but its heartbeats count, and
+ * it stops with the other. */
 struct alone {
 	const struct dtp_verify_job *job;
 	struct dtp_monitor mon;
 };
+
+static void alone_stage(void *arg, enum dtp_phase phase, const char *text)
+{
+	(void)arg, (void)phase, (void)text;
+}
+
+static void alone_beat(void *arg)
+{
+	const struct dtp_monitor *mon = ((struct alone *)arg)->job->mon;
+	mon->beat(mon->arg);
+}
+
+static void alone_progress(void *arg, uint64_t done, uint64_t total)
+{
+	(void)done, (void)total;
+	alone_beat(arg);
+}
+
+static void alone_waiting(void *arg, bool yes)
+{
+	(void)arg, (void)yes;
+}
+
+static void alone_text(void *arg, const char *text)
+{
+	(void)arg, (void)text;
+}
+
+static bool alone_stopped(void *arg)
+{
+	const struct dtp_monitor *mon = ((struct alone *)arg)->job->mon;
+	return mon->stopped(mon->arg);
+}
 
 /* In the thread: as the only rank of a mesh of its own. */
 static enum dtp_code run_alone(void *arg, const struct dtp_observer *o, struct dtp_err *err)
@@ -65,14 +84,12 @@ static enum dtp_code compare(const struct dtp_verify_job *job, struct dtp_whole 
 
 enum dtp_code dtp_verify_run(const struct dtp_verify_job *job, struct dtp_verify_report *report, struct dtp_err *err)
 {
-	struct alone alone = {job, *job->mon};
+	struct alone alone = {job, {.arg = &alone, .stage = alone_stage, .progress = alone_progress, .beat = alone_beat,
+				    .waiting = alone_waiting, .note = alone_text, .warn = alone_text, .stopped = alone_stopped}};
 	struct dtp_whole_source sources[DTP_COMPONENTS];
 	struct dtp_whole *whole = NULL;
 	struct dtp_point event;
 
-	alone.mon.stage = no_stage;
-	alone.mon.progress = no_progress;
-	alone.mon.note = alone.mon.warn = no_text;
 	*report = (struct dtp_verify_report){0};
 	if (job->whole) {
 		for (int i = 0; i < DTP_VAE; i++) {

@@ -98,15 +98,22 @@ static double tolerance_of(const struct pair *p, const struct dtp_verify_job *jo
 	return t->dtype == DTP_U8 ? x + 1 / 127.5 / rms : x;
 }
 
+/* Numbers that can be compared with each other. */
+static bool comparable(enum dtp_dtype a, enum dtp_dtype b)
+{
+	bool floating = b == DTP_F32 || b == DTP_F64 || b == DTP_BF16 || b == DTP_F16;
+	return a == DTP_I64 || a == DTP_U8 ? a == b : floating;
+}
+
 static enum dtp_code check_shape(const struct dtp_dump_entry *ours, const struct dtp_st *st, const struct dtp_st_entry *theirs,
 				 struct dtp_err *err)
 {
 	char here[128], there[128];
-	bool same = ours->tensor.ndim == theirs->ndim && theirs->dtype != DTP_NO_DTYPE;
+	bool same = ours->tensor.ndim == theirs->ndim && comparable(ours->tensor.dtype, theirs->dtype);
 
 	for (int d = 0; same && d < theirs->ndim; d++)
 		same = ours->tensor.shape[d] == theirs->shape[d];
-	if (same && (ours->tensor.dtype == DTP_I64) == (theirs->dtype == DTP_I64))
+	if (same)
 		return DTP_OK;
 	return dtp_fail(err, DTP_FAILED, "'%s': stage '%s' has the shape %s (%s), this run's has %s (%s): another model, size or prompt "
 			"length was recorded", st->files[theirs->file].path, theirs->name,

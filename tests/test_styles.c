@@ -13,7 +13,7 @@
 #define B0 12    /* blocks of the packed layers; 1, 2, 3 and 4 divide them */
 #define B1 24
 #define OUT 7
-#define MAX_RANKS MAX_THREAD_RANKS
+#define MAX_RANKS 4
 
 /* ---- the model: two layers that a pair of styles splits, or one that cuts its own input */
 

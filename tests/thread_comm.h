@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-#define MAX_THREAD_RANKS 4
+#define MAX_THREAD_RANKS 8
 
 struct hub {
 	pthread_barrier_t barrier;
