@@ -164,7 +164,7 @@ const struct dtp_option dtp_options[] = {
 	 .offset = AT(free_run), .text = "let both sides go their own way and compare where they pass, instead of every layer by itself"},
 	{.name = "tolerance", .kind = DTP_OPT_FLOAT, .group = DTP_GROUP_VERIFY, .commands = DTP_CMD_VERIFY,
 	 .offset = AT(tolerance), .value = "X", .min = 1e-12, .max = 1e6,
-	 .text = "largest difference allowed, relative to the value or to the RMS of its tensor; its RMS may be a quarter of it",
+	 .text = "largest difference allowed, relative to the value or to the RMS of its tensor",
 	 .def = "by dtype and length of the sums, and printed"},
 
 	{.name = "filter", .kind = DTP_OPT_STRING, .group = DTP_GROUP_INSPECT, .commands = DTP_CMD_INSPECT,

@@ -108,8 +108,8 @@ static void print_table(const struct dtp_rank *r, const struct dtp_verify_report
 	printf(" %8s %9s %9s %9s\n", "compared", "rel. RMS", "max", "tolerance");
 	for (int i = 0; i < v->nrows; i++)
 		print_row(&v->rows[i], of_stages(r));
-	printf("\nOf each row the worst tensor: the RMS of its differences over its own (a quarter of the tolerance is allowed), and the\n"
-	       "largest difference over the value or the RMS.\n");
+	printf("\nOf each row the worst tensor: the RMS of its differences over its own (at most 1/%g of the tolerance), and the largest\n"
+	       "difference over the value or the RMS.\n", 1 / (of_stages(r) ? DTP_VERIFY_RMS_SHARE_AT : DTP_VERIFY_RMS_SHARE));
 	if (r->args->against)
 		print_unmatched(v);
 	else
@@ -140,6 +140,7 @@ static void add_difference(cJSON *o, const struct dtp_difference *d)
 	add_number(o, "rms", d->rms);
 	add_number(o, "max", d->max);
 	add_number(o, "tolerance", d->tolerance);
+	add_number(o, "rms_tolerance", d->rms_tolerance);
 	add_number(o, "not_finite", (double)d->broken);
 }
 

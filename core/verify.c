@@ -246,20 +246,28 @@ static int64_t reduction_length(const struct dtp_point *e)
 	return rows > columns ? rows : columns; /* a norm over columns, attention over rows */
 }
 
-static double event_tolerance(const struct dtp_verify *v, const struct dtp_point *e)
+/* Of no difference yet. */
+static struct dtp_difference none(const struct dtp_verify *v, const struct dtp_point *e)
 {
-	if (v->options.tolerance > 0)
-		return v->options.tolerance;
-	return dtp_verify_tolerance_at(v->be->compute, reduction_length(e), v->options.free_run ? dtp_depth(e->ctx) : 0);
+	enum dtp_dtype t = v->be->compute;
+	int64_t n = reduction_length(e);
+	struct dtp_difference d = {.tolerance = v->options.tolerance};
+
+	if (!(d.tolerance > 0))
+		d.tolerance = v->options.free_run ? dtp_verify_tolerance_at(t, n, dtp_depth(e->ctx)) : dtp_verify_tolerance(t, n);
+	d.rms_tolerance = d.tolerance * (v->options.free_run ? DTP_VERIFY_RMS_SHARE_AT : DTP_VERIFY_RMS_SHARE);
+	return d;
 }
 
-static void name_ranks(const struct dtp_verify *v, const struct dtp_sums *all, double tolerance, char *buf, size_t size)
+static void name_ranks(const struct dtp_verify *v, const struct dtp_sums *all, struct dtp_difference d, char *buf, size_t size)
 {
 	int n = 0;
 	size_t len = 0;
 
 	for (int r = 0; r < v->tp->size; r++) {
-		struct dtp_difference d = {all[r].square, all[r].max, tolerance, all[r].broken};
+		d.rms = all[r].square;
+		d.max = all[r].max;
+		d.broken = all[r].broken;
 		if (!dtp_differs(&d))
 			continue;
 		if (len < size)
@@ -273,7 +281,7 @@ static void name_ranks(const struct dtp_verify *v, const struct dtp_sums *all, d
 
 static enum dtp_code report_event(struct dtp_verify *v, const struct dtp_point *e, const struct dtp_sums *all, struct dtp_err *err)
 {
-	struct dtp_finding f = {.kind = e->kind, .step = v->steps + 1, .d = {.tolerance = event_tolerance(v, e)}};
+	struct dtp_finding f = {.kind = e->kind, .step = v->steps + 1, .d = none(v, e)};
 	char name[DTP_VERIFY_NAME];
 
 	snprintf(f.component, sizeof f.component, "%s", e->ctx->tree->component);
@@ -286,7 +294,7 @@ static enum dtp_code report_event(struct dtp_verify *v, const struct dtp_point *
 		f.d.max = all[r].max > f.d.max ? all[r].max : f.d.max;
 		f.d.broken += all[r].broken;
 	}
-	name_ranks(v, all, f.d.tolerance, f.ranks, sizeof f.ranks);
+	name_ranks(v, all, f.d, f.ranks, sizeof f.ranks);
 	return dtp_verify_note(v->report, name, &f, err);
 }
 

@@ -17,17 +17,19 @@
 double dtp_verify_tolerance(enum dtp_dtype t, int64_t n);
 /* The same after `depth` layers one after the other, each of which adds its own. */
 double dtp_verify_tolerance_at(enum dtp_dtype t, int64_t n, uint64_t depth);
-/* Of the RMS of the differences, over the RMS of the tensor: this part of the above. */
+/* The RMS of the differences, over the RMS of the tensor, may be this part of the above: of one layer, of many. */
 #define DTP_VERIFY_RMS_SHARE 0.25
+#define DTP_VERIFY_RMS_SHARE_AT 0.0625
 
 struct dtp_difference {
 	double rms, max;         /* relative, as above; infinite where a value is not finite on one side only */
 	double tolerance;        /* of max */
+	double rms_tolerance;
 	int64_t broken;          /* values that are not finite in the run that is checked, or in both */
 };
 static inline bool dtp_differs(const struct dtp_difference *d)
 {
-	return d->broken || !(d->max <= d->tolerance) || !(d->rms <= DTP_VERIFY_RMS_SHARE * d->tolerance);
+	return d->broken || !(d->max <= d->tolerance) || !(d->rms <= d->rms_tolerance);
 }
 
 /* One event that diverged, or the worst of a row. */

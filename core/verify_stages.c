@@ -79,8 +79,8 @@ static void compare_chunk(void *arg, const struct pair *p, int64_t n)
 		dtp_sums_add(&c->sums, p->mine[i], p->other[i], c->rms);
 }
 
-/* Two programs share no rounding: a layer, with the norms, products and sums around it, rounds some four times in either. */
-#define ROUNDINGS 8
+/* Two programs share no rounding: a layer, with the norms, products and sums around it, rounds some twice in either. */
+#define ROUNDINGS 4
 
 /* Whole numbers are the same; a picture may be one level off besides. */
 static double tolerance_of(const struct pair *p, const struct dtp_verify_job *job, double rms)
@@ -144,7 +144,8 @@ static enum dtp_code compare_stage(struct pair *p, const struct dtp_verify_job *
 	c.rms = c.rms > 0 ? sqrt(c.rms / (double)p->values) : 1;
 	if (each_chunk(p, compare_chunk, &c, err))
 		return err->code;
-	f.d = (struct dtp_difference){dtp_sums_rms(&c.sums, c.rms), c.sums.max, tolerance_of(p, job, c.rms), c.sums.broken};
+	f.d = (struct dtp_difference){dtp_sums_rms(&c.sums, c.rms), c.sums.max, tolerance_of(p, job, c.rms), 0, c.sums.broken};
+	f.d.rms_tolerance = DTP_VERIFY_RMS_SHARE_AT * f.d.tolerance;
 	snprintf(f.component, sizeof f.component, "%s", component_of(p->ours->name));
 	snprintf(f.module, sizeof f.module, "%s", p->ours->name);
 	snprintf(f.after, sizeof f.after, "%s", after);
