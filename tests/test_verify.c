@@ -288,6 +288,9 @@ static void agrees(void **state)
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
 		for (int bf16 = 0; bf16 < 2; bf16++)
 			expect_agreement(&(struct setting){"klein-tiny", sizes[i], bf16 ? DTP_BF16 : DTP_F32, false, NULL});
+	/* 12 heads; the text encoder's 4 are divided unevenly. */
+	expect_agreement(&(struct setting){"klein-heads12-tiny", 3, DTP_F32, false, NULL});
+	expect_agreement(&(struct setting){"klein-heads12-tiny", 6, DTP_BF16, false, NULL});
 }
 
 static void free_run_agrees(void **state)
