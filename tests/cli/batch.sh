@@ -88,6 +88,22 @@ for degrees in '2 1' '3 1' '2 2' '3 2'; do
 done
 done_
 
+case_ guidance_and_references_of_lines
+cp -r $model "$dir/base"
+sed -i 's/"is_distilled": true/"is_distilled": false/' "$dir/base/model_index.json"
+printf 'one\n{"prompt": "two", "negative_prompt": "bad", "guidance_scale": 3}\n{"prompt": "three", "guidance": 1}\n' >"$dir/guided"
+set -- --image tests/reference/klein-edit-tiny/input_ref_a.png
+batch guided --prompts "$dir/guided" --model "$dir/base" --seed 3 "$@" --tp-degree 2
+exits 0
+single "$dir/x.png" --prompt two --negative-prompt bad --guidance-scale 3 --model "$dir/base" --seed 4 "$@" --tp-degree 2
+same "$dir/x.png" "$into/guided/0001.png"
+single "$dir/x.png" --prompt three --guidance-scale 1 --model "$dir/base" --seed 5 "$@" --tp-degree 2
+same "$dir/x.png" "$into/guided/0002.png"
+batch guided --prompts "$dir/guided" --model "$dir/base" --seed 3 --image tests/reference/klein-edit-tiny/input_ref_b.png --tp-degree 2 \
+	--resume
+[ "$(drawn)" = '0000.png 0001.png 0002.png ' ] || fail "with another reference: drew $(drawn)"
+done_
+
 case_ latents
 batch latents --prompts "$dir/lines" --output-type latent -n 2
 exits 1
