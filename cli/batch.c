@@ -72,7 +72,7 @@ struct batch {
 	struct dtp_items items;
 	struct dtp_record *record;
 	struct dtp_sources sources;
-	struct dtp_host_memory memory; /* before anything was loaded */
+	struct dtp_hosts hosts;
 	int64_t total;              /* images of the whole batch, if they are known */
 	enum dtp_level told;        /* the least that was told of */
 	struct dtp_item *group[DTP_GROUP];
@@ -344,12 +344,6 @@ static enum dtp_code lead_all(struct batch *b, struct queue *q, struct dtp_err *
 
 /* ---- beginning and end */
 
-/* What leaders must see alike. */
-struct start {
-	struct dtp_host_memory memory; /* before anything is loaded */
-	struct dtp_sources sources;
-};
-
 static enum dtp_code open_record(struct batch *b, struct dtp_err *err)
 {
 	const struct dtp_rank *r = b->rank;
@@ -360,23 +354,17 @@ static enum dtp_code open_record(struct batch *b, struct dtp_err *err)
 	return first ? dtp_record_begin(b->record, r->request.seed, err) : DTP_OK;
 }
 
-static enum dtp_code begin(struct batch *b, struct dtp_limits *limits, struct dtp_err *err)
+static enum dtp_code begin(struct batch *b, struct dtp_err *err)
 {
 	struct dtp_rank *r = b->rank;
-	struct start start;
 
-	memset(&start, 0, sizeof start);
-	start.memory = dtp_host_memory("");
-	if (r->rank == 0 && (dtp_record_sources(r, &start.sources, err) || open_record(b, err)))
+	/* Rank 0 has made the record, and locked it, before the other replicas open it. */
+	if (r->rank == 0 && (dtp_record_sources(r, &b->sources, err) || open_record(b, err)))
 		return err->code;
-	if (dtp_broadcast(r->mesh.dim[DTP_MESH_DP], &start, sizeof start, 0, err) || (r->rank && open_record(b, err)) ||
-	    dtp_max_memory_parse(r->args->max_memory, limits, err))
+	if (dtp_broadcast(r->mesh.dim[DTP_MESH_DP], &b->sources, sizeof b->sources, 0, err) || (r->rank && open_record(b, err)))
 		return err->code;
-	b->sources = start.sources;
 	b->items = (struct dtp_items){.rank = r, .sources = &b->sources, .record = r->args->resume ? b->record : NULL,
-				      .bound = {.replicas = (int)r->args->dp_degree, .limit = limits}};
-	b->memory = start.memory;
-	b->items.bound.host = &b->memory;
+				      .hosts = &b->hosts};
 	return dtp_lines_open(r, r->args->prompts, &b->items.lines, err);
 }
 
@@ -409,8 +397,7 @@ static void free_queue(struct queue *q)
 static enum dtp_code lead_replica(struct batch *b, struct dtp_err *err)
 {
 	struct queue q = {0};
-	struct dtp_limits limits;
-	enum dtp_code code = begin(b, &limits, err);
+	enum dtp_code code = begin(b, err);
 
 	if (!code && dtp_lines_are_known(b->items.lines)) {
 		code = read_ahead(b, &q, err);
@@ -482,12 +469,15 @@ enum dtp_code dtp_batch_work(struct dtp_rank *rank, struct dtp_err *err)
 	b->told = DTP_LEVEL_ALL;
 	b->session = (struct dtp_session){.pipeline = rank->pipeline, .backend = rank->backend, .mesh = &rank->mesh,
 		.mon = rank->mon, .node_threads = rank->node_threads, .output = rank->request.output, .several = true};
-	enum dtp_code code = rank->mesh.dim[DTP_MESH_TP]->rank ? follow(b, err) : lead_replica(b, err);
+	enum dtp_code code = dtp_hosts_gather(rank, &b->hosts, err);
+	if (!code)
+		code = rank->mesh.dim[DTP_MESH_TP]->rank ? follow(b, err) : lead_replica(b, err);
 	for (int i = 0; i < DTP_GROUP; i++)
 		drop(&b->slot[i]);
 	dtp_session_end(&b->session);
 	if (!code)
 		code = conclude(b, began, err);
+	dtp_hosts_free(&b->hosts);
 	free(b);
 	return code;
 }

@@ -131,6 +131,7 @@ static enum dtp_code find_level(const struct dtp_items *items, const struct dtp_
 				struct dtp_err *err)
 {
 	const struct dtp_rank *rank = items->rank;
+	const struct dtp_bound *over = NULL;
 	struct dtp_fit fit;
 	struct dtp_request r;
 
@@ -139,10 +140,10 @@ static enum dtp_code find_level(const struct dtp_items *items, const struct dtp_
 		if (dtp_fit_predict(rank->pipeline, &rank->options, &r, &fit, err))
 			return err->code;
 		*level = (enum dtp_level)l;
-		if (dtp_fits(&fit, rank->options.tp_degree, &items->bound))
+		if (!(over = dtp_hosts_over(items->hosts, &fit)))
 			return DTP_OK;
 	}
-	return dtp_fit_check(rank->pipeline, &rank->options, &r, &items->bound, err);
+	return dtp_fit_check(rank->pipeline, &rank->options, &r, over, err);
 }
 
 static enum dtp_code check_memory(struct dtp_items *items, struct dtp_item *item, struct dtp_err *err)

@@ -4,7 +4,7 @@
 #ifndef DTP_ITEMS_H
 #define DTP_ITEMS_H
 
-#include "fit.h"
+#include "hosts.h"
 #include "line.h"
 #include "lines.h"
 #include "record.h"
@@ -48,7 +48,7 @@ struct dtp_items {
 	struct dtp_lines *lines;
 	const struct dtp_record *record;  /* NULL: nothing is left out */
 	const struct dtp_sources *sources;
-	struct dtp_bound bound;
+	const struct dtp_hosts *hosts;
 	struct dtp_tally tally;
 	int64_t nlines, nimages;          /* until now; blank lines count */
 	int64_t good;                     /* lines that can be drawn */

@@ -262,7 +262,8 @@ static enum dtp_code count_arrived(struct dtp_lines *l, struct dtp_err *err)
 
 	if (get(l, COUNT_KEY, &len, err))
 		return err->code;
-	l->arrived = strtoull(l->value, NULL, 10); /* the store's values are terminated */
+	uint64_t n = strtoull(l->value, NULL, 10); /* the store's values are terminated */
+	l->arrived = n > l->arrived ? n : l->arrived; /* a line is there before it is counted */
 	return DTP_OK;
 }
 

@@ -171,10 +171,6 @@ done
 says '^transformer and VAE do not fit beside each other: they are loaded in turn for each image$'
 batch level --prompts "$dir/four" --seed 1 --max-memory 142MB
 says '^the text encoder does not fit beside the transformer: prompts are encoded in groups of up to 32'
-(cat "$dir/four" && sleep 1 && cat "$dir/four") | "$DIFFTP" --model $model --height 64 --width 64 --steps 2 --max-sequence-length 32 \
-	--prompts - --seed 1 --max-memory 142MB -o "$into/level" 2>"$dir/stderr"
-says '^drew 8 images in .*; rank 0 loaded the text encoder [2-5], the transformer [2-5], ' # what has arrived is a group
-same "$into/all/0003.png" "$into/level/0003.png"
 printf 'a\n{"prompt":"b","height":1024,"width":1024}\n' >"$dir/large"
 batch large --prompts "$dir/large" --seed 1 --max-memory 160MB
 exits 1
@@ -227,6 +223,20 @@ for degrees in '1 1' '1 2' '2 1'; do
 	holds in 0000.png 0001.png 0003.png
 	done_
 done
+
+case_ stdin_that_does_not_fit_is_grouped_by_what_has_arrived
+feeding groups --seed 1 --max-memory 142MB
+cat "$dir/four" >&3
+comes "$into/groups/0003.png"
+cat "$dir/four" >&3
+comes "$into/groups/0007.png"
+ended
+exits 0
+says '^drew 8 images in .*; rank 0 loaded the text encoder [2-5], the transformer [2-5], '
+for i in 0 1 2 3; do
+	same "$into/all/000$i.png" "$into/groups/000$i.png"
+done
+done_
 
 case_ empty_stdin_is_no_error
 batch nothing --prompts -
