@@ -466,3 +466,11 @@ void dtp_socket_address(int fd, char *buf, size_t size)
 	if (!strncmp(buf, "::ffff:", 7)) /* IPv4 that came in at an IPv6 socket */
 		memmove(buf, buf + 7, strlen(buf + 7) + 1);
 }
+
+bool dtp_socket_unreachable(int fd)
+{
+	struct tcp_info info;
+	socklen_t len = sizeof info;
+
+	return !getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) && info.tcpi_retransmits > 1;
+}

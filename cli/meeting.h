@@ -38,4 +38,6 @@ void dtp_meeting_close(const struct dtp_meeting *m);
 int dtp_meeting_try(struct dtp_meeting *m, char *why, size_t size);
 /* The numeric address of this end of a TCP connection; "" for other sockets. */
 void dtp_socket_address(int fd, char *buf, size_t size);
+/* Whether the other host has stopped taking what is sent, as opposed to a process there that does not read it. */
+bool dtp_socket_unreachable(int fd);
 #endif

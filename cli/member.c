@@ -31,6 +31,7 @@ struct dtp_member {
 	double heard;
 	bool begun;  /* it watches; before, it may still be reading the model's headers from a slow disk */
 	bool speaks; /* this one, should that one be lost */
+	bool unreachable; /* nor does its host take what is sent */
 	char host[64], stage[128];
 	/* how it ends */
 	bool told, quiet; /* quiet: somebody else prints why */
@@ -103,14 +104,14 @@ static void on_message(void *arg, int peer, const struct dtp_msg *msg)
 }
 
 /* The job has lost the process that watches over it. */
-static void lost(struct dtp_member *m, const char *what, bool unreachable)
+static void lost(struct dtp_member *m, const char *what)
 {
 	char text[512];
 
 	snprintf(text, sizeof text, "rank 0 on %s %s in '%s'", m->host, what, m->stage);
 	m->alone = true;
 	/* Where the network is gone too, each host speaks for itself. */
-	finish(m, DTP_FAILED, text, !m->speaks && !(unreachable && m->seat.local_rank == 0));
+	finish(m, DTP_FAILED, text, !m->speaks && !(m->unreachable && m->seat.local_rank == 0));
 }
 
 static void on_closed(void *arg, int peer)
@@ -118,7 +119,7 @@ static void on_closed(void *arg, int peer)
 	struct dtp_member *m = arg;
 
 	if (peer == UP)
-		lost(m, "ended without saying why", false);
+		lost(m, m->unreachable ? "cannot be reached any more" : "ended without saying why");
 }
 
 static void check_silence(struct dtp_member *m, double now)
@@ -131,9 +132,9 @@ static void check_silence(struct dtp_member *m, double now)
 
 	if (now - m->heard < patience + DTP_SLACK_S)
 		return;
-	snprintf(what, sizeof what, "made no progress for %.0f seconds (its process %s)", now - m->heard,
-		 stopped ? "is stopped (SIGSTOP)" : "does not answer");
-	lost(m, what, !stopped);
+	snprintf(what, sizeof what, "made no progress for %.0f seconds (its %s)", now - m->heard,
+		 stopped ? "process is stopped (SIGSTOP)" : m->unreachable ? "host cannot be reached" : "process does not answer");
+	lost(m, what);
 }
 
 /* ---- joining */
@@ -266,6 +267,8 @@ static void say_alive(struct dtp_member *m, double now)
 	if (now - m->said < DTP_PING_S)
 		return;
 	m->said = now;
+	if (dtp_server_has(m->relay, UP))
+		m->unreachable = dtp_socket_unreachable(dtp_server_socket(m->relay, UP));
 	msg.n[0] = m->children.list && m->children.list[0].pid && dtp_process_is_stopped(m->children.list[0].pid);
 	dtp_server_send(m->relay, UP, &msg);
 }

@@ -5,7 +5,7 @@
  *   FAULT_STAGE   how the stage's text begins; "naming": when a finished file is about to get its name
  *   FAULT_DO      kill, stop, exit, abort, segv, hang (for ever), memory (no more of it from here on, by fault_memory.c),
  *                 oom (more memory than the control group FAULT_GROUP has),
- *                 kill_keeper, stop_keeper (its parent, under somebody else's launcher),
+ *                 kill_keeper, stop_keeper (its parent, under somebody else's launcher; itself it hangs),
  *                 truncate (FAULT_FILE to its half), modify (a byte in the middle of FAULT_FILE)
  *   FAULT_MARK    a file that is made when it happens
  * Besides, a rank can be given another file than the one that it opens:
@@ -66,6 +66,8 @@ static void strike_keeper(int sig)
 {
 	usleep(500000);
 	kill(getppid(), sig);
+	for (;;)
+		pause();
 }
 
 static void happen(void)
