@@ -124,17 +124,18 @@ static void set_number(const char *name, int value)
 	setenv(name, buf, 1);
 }
 
-static void set_sharers(const struct dtp_seat *seat)
+/* The ranks of the seat's host; `sharing`: those that may use the same processors. */
+static void set_list(const char *name, const struct dtp_seat *seat, bool sharing)
 {
 	char *buf = NULL;
 	size_t len;
 	FILE *f = open_memstream(&buf, &len);
 
 	for (int i = 0; f && i < seat->nlocal; i++)
-		if (seat->local[seat->nlocal + i])
+		if (!sharing || seat->local[seat->nlocal + i])
 			fprintf(f, "%d,", seat->local[i]);
 	if (f && !fclose(f))
-		setenv(DTP_ENV_SHARERS, buf, 1);
+		setenv(name, buf, 1);
 	free(buf);
 }
 
@@ -150,7 +151,8 @@ static void set_environment(const struct dtp_launch *o, int rank, int fd)
 	set_number(DTP_ENV_FD, fd);
 	if (seat) {
 		set_number(DTP_ENV_PATIENCE, (int)((dtp_launch_timeout(o) + DTP_PATIENCE_S) * 1000));
-		set_sharers(seat);
+		set_list(DTP_ENV_HOST, seat, false);
+		set_list(DTP_ENV_SHARERS, seat, true);
 	}
 	if (seat && seat->address[0])
 		setenv(DTP_ENV_ADDRESS, seat->address, 1);
@@ -231,6 +233,16 @@ enum dtp_code dtp_children_start(struct dtp_children *children, int i, int *cont
 }
 
 /* ---- ending */
+
+bool dtp_children_orphaned(const struct dtp_children *c, char *why, size_t size)
+{
+	const struct dtp_launch *o = c->opts;
+
+	if (c->ending || !o->parent || getppid() == o->parent)
+		return false;
+	snprintf(why, size, "%s, which started it, has ended", o->parent_name);
+	return true;
+}
 
 int dtp_children_alive(const struct dtp_children *c)
 {

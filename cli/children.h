@@ -52,6 +52,8 @@ void dtp_children_poll(const struct dtp_children *c, struct pollfd *fds);
 void dtp_children_handle(struct dtp_children *c, const struct pollfd *fds);
 void dtp_children_reap(struct dtp_children *c);
 int dtp_children_alive(const struct dtp_children *c);
+/* Whether the launcher that started this process is no more: then why is what is to be said of the rank. */
+bool dtp_children_orphaned(const struct dtp_children *c, char *why, size_t size);
 /* They have been asked over their channels: from now on the escalation runs. */
 void dtp_children_end(struct dtp_children *c, double now);
 void dtp_children_escalate(struct dtp_children *c, double now);

@@ -16,7 +16,8 @@
 #define DTP_ENV_RANK "DIFFTP_RANK"
 #define DTP_ENV_SIZE "DIFFTP_WORLD_SIZE"
 #define DTP_ENV_LOCAL_RANK "DIFFTP_LOCAL_RANK"   /* among the ranks of its host */
-#define DTP_ENV_SHARERS "DIFFTP_SHARERS"         /* the ranks with which it shares its processors, "0,1,4"; unset: all */
+#define DTP_ENV_HOST "DIFFTP_HOST_RANKS"         /* the ranks of its host, "0,1,4"; unset: all */
+#define DTP_ENV_SHARERS "DIFFTP_SHARERS"         /* those of them with which it shares its processors */
 #define DTP_ENV_ADDRESS "DIFFTP_ADDRESS"         /* where it can be reached by the others; unset: the loopback */
 #define DTP_ENV_PATIENCE "DIFFTP_PATIENCE"       /* milliseconds after which it ends a parent that is stopped; unset: never */
 #define DTP_ENV_FD "DIFFTP_CONTROL_FD"

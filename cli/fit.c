@@ -66,7 +66,7 @@ static uint64_t of_all(const struct dtp_fit *fit, const struct dtp_bound *b)
 {
 	uint64_t n = 0;
 
-	for (int i = 0; i < b->nhere; i++)
+	for (int i = 0; b->here && i < b->nhere; i++)
 		n = add(n, fit->rank[b->here[i] % fit->degree]);
 	if (b->here)
 		return n;

@@ -100,7 +100,12 @@ static enum dtp_code agree_on_passes(struct dtp_rank *r, struct dtp_err *err)
 	struct dtp_limits limits;
 	struct dtp_bound bound = {.replicas = (int)r->args->dp_degree, .host = &memory, .limit = &limits};
 	struct dtp_request share = largest_share(r->args, &r->request);
+	int here[DTP_MAX_RANKS];
 
+	for (int i = 0; i < r->size && r->size <= DTP_MAX_RANKS; i++)
+		if (dtp_worker_shares_host(r->worker, i))
+			here[bound.nhere++] = i;
+	bound.here = bound.nhere && bound.nhere < r->size ? here : NULL;
 	if (dtp_pipeline_passes(r->pipeline, &share) < 2 || r->args->guidance_passes != DTP_ARG_PASSES_AUTO)
 		return DTP_OK;
 	if (dtp_max_memory_parse(r->args->max_memory, &limits, err) ||
@@ -140,7 +145,7 @@ static void share_threads(struct dtp_rank *r, const struct dtp_worker *w)
 	int tp = (int)r->args->tp_degree, replicas = 0, replica = 0, ranks = 0, rank = 0;
 
 	for (int i = 0, last = -1; i < r->size; i++) {
-		if (!dtp_worker_shares_with(w, i))
+		if (!dtp_worker_shares_processors(w, i))
 			continue;
 		if (i / tp == r->rank / tp) {
 			replica = replicas - (last == i / tp);
@@ -414,6 +419,8 @@ static enum dtp_code run_external(const struct dtp_args *args, const struct dtp_
 		return err->code;
 	}
 	launch->nranks = place->size;
+	launch->parent = dtp_place_parent(place);
+	launch->parent_name = place->launcher;
 	return place->rank ? run_other(args, place, &meeting, launch, &refusal, err)
 			   : run_first(args, place, &meeting, writes, launch, &refusal, err);
 }

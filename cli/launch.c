@@ -28,6 +28,7 @@ struct job {
 	struct dtp_signals signals;
 	double finishing; /* since when it has been asked to end in its own time; 0: not */
 	bool ending;
+	bool given_up; /* by the others, while this process stood still: they have said so */
 	double ending_since, pinged;
 };
 
@@ -186,6 +187,18 @@ static void ping(struct job *j, double now)
 		dtp_server_send(j->server, r, &m);
 }
 
+static void check_parent(struct job *j)
+{
+	char why[96];
+	struct dtp_msg m;
+
+	if (!dtp_children_orphaned(&j->children, why, sizeof why))
+		return;
+	m = dtp_msg_text(DTP_MSG_FAIL, why);
+	m.n[0] = DTP_FAILED;
+	dtp_supervisor_message(&j->sup, 0, &m, dtp_seconds());
+}
+
 static void tick(struct job *j)
 {
 	int n = dtp_server_entries(j->server);
@@ -198,6 +211,7 @@ static void tick(struct job *j)
 	take_signals(j);
 	dtp_children_handle(&j->children, j->fds + n + 1);
 	dtp_children_reap(&j->children);
+	check_parent(j);
 	ping(j, dtp_seconds());
 }
 
@@ -212,6 +226,17 @@ static bool goes_on(const struct job *j, double now)
 	return false;
 }
 
+/* After a tick that took so long: whether a keeper has left meanwhile that would have waited for this process. */
+static bool was_given_up(const struct job *j, double seconds)
+{
+	if (!j->opts->gathering || seconds < dtp_launch_timeout(j->opts))
+		return false;
+	for (int r = 1; r < j->opts->nranks; r++)
+		if (j->sup.ranks[r].closed && !j->sup.ranks[r].reported_end)
+			return true;
+	return false;
+}
+
 static void watch(struct job *j)
 {
 	double last = dtp_seconds(), now = last;
@@ -221,6 +246,7 @@ static void watch(struct job *j)
 		now = dtp_seconds();
 		if (now - last > HELD_UP_S) {
 			dtp_supervisor_excuse(&j->sup, now - last, now);
+			j->given_up = j->given_up || was_given_up(j, now - last);
 			j->ending_since += now - last;
 			j->children.ending_since += now - last;
 		}
@@ -314,6 +340,8 @@ enum dtp_code dtp_launch(const struct dtp_launch *opts, struct dtp_err *err)
 		code = j.sup.err.code;
 		if (code && err)
 			*err = j.sup.err;
+		if (j.given_up && err)
+			err->code = DTP_OK;
 	}
 	clean_up(&j);
 	return code;

@@ -9,6 +9,7 @@
 #include "monitor.h"
 
 #include <stdint.h>
+#include <sys/types.h>
 
 struct dtp_gathering;
 struct dtp_seat;
@@ -45,6 +46,8 @@ struct dtp_launch {
 	double timeout_s;     /* 0: DTP_TIMEOUT_DEFAULT; see dtp_launch */
 	const struct dtp_seat *seat; /* NULL: all ranks are this launcher's; else only the one of this seat is */
 	struct dtp_gathering *gathering; /* of rank 0's keeper; NULL elsewhere */
+	pid_t parent;         /* the launcher's process, without which the run is to end; 0: none is known */
+	const char *parent_name;
 	const char *program;  /* NULL: /proc/self/exe */
 	void (*on_event)(void *arg, const struct dtp_event *); /* NULL: lines of the ranks go to stdout and stderr */
 	void *arg;
@@ -63,7 +66,8 @@ double dtp_launch_timeout(const struct dtp_launch *opts);
  * makes no progress for timeout_s (and a second): no beat though it is not waiting for others, no sign of life at all, or
  * all of them waiting for each other.
  * The other ranks are asked to end, then made to, within two seconds.  *err is then the root cause and not its consequences;
- * err->message is complete (rank, host, stage, progress, signal or error), to be printed as it is, once.
+ * err->message is complete (rank, host, stage, progress, signal or error), to be printed as it is, once; unless err->code is
+ * DTP_OK, whatever is returned: another host's keeper has done that.
  * SIGINT (the second one, with may_finish), SIGTERM and SIGHUP end the run with DTP_INTERRUPTED and "interrupted" (with a
  * gathering: unless they are only what the launcher did about the end of another rank).  The ranks stay in this process group, ignore
  * what the terminal sends them, and end when this process does, however it ends. */

@@ -289,6 +289,20 @@ static void take_signals(struct dtp_member *m, double now)
 		finish(m, DTP_INTERRUPTED, "interrupted", false);
 }
 
+/* It ends with its launcher, whether the job hears of it or not. */
+static void check_parent(struct dtp_member *m)
+{
+	char why[96];
+	struct dtp_msg msg;
+
+	if (!dtp_children_orphaned(&m->children, why, sizeof why) || m->asked)
+		return;
+	msg = dtp_msg_text(DTP_MSG_FAIL, why);
+	msg.n[0] = DTP_FAILED;
+	dtp_server_send(m->relay, UP, &msg);
+	m->asked = dtp_seconds();
+}
+
 /* Until the rank has ended, and the job too or rank 0's keeper. */
 static bool goes_on(struct dtp_member *m, double now)
 {
@@ -312,6 +326,7 @@ static void watch(struct dtp_member *m)
 		}
 		last = now;
 		take_signals(m, now);
+		check_parent(m);
 		dtp_children_reap(&m->children);
 		say_alive(m, now);
 		check_silence(m, now);

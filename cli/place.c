@@ -4,8 +4,10 @@
 #include "flags.h"
 
 #include <errno.h>
+#include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MOST_RANKS (1 << 16)
 
@@ -22,7 +24,7 @@ struct launcher {
 /* Inner before outer: srun may start torchrun, and mpirun may run where Slurm gave it room. */
 static const struct launcher launchers[] = {
 	{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "",
-	 "TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT", "torchrun python* pt_elastic", false},
+	 "TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT", "torchrun python* pt_*", false},
 	{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
 	 "OMPI_COMM_WORLD_LOCAL_SIZE", "", "PMIX_NAMESPACE OMPI_MCA_ess_base_jobid",
 	 "mpirun mpiexec orterun orted prterun prted", false},
@@ -173,4 +175,37 @@ enum dtp_code dtp_place_find(int choice, struct dtp_place *p, struct dtp_err *er
 	p->parents = l->parents;
 	dtp_each_word(l->job, append_value, p);
 	return read_numbers(l, p, err) ? err->code : read_master(p, err);
+}
+
+struct comm {
+	char name[64];
+	bool found;
+};
+
+static bool match_parent(void *arg, const char *word, size_t len)
+{
+	struct comm *c = arg;
+	char pattern[64];
+
+	snprintf(pattern, sizeof pattern, "%.*s", (int)len, word);
+	c->found = !fnmatch(pattern, c->name, 0);
+	return !c->found;
+}
+
+pid_t dtp_place_parent(const struct dtp_place *p)
+{
+	pid_t parent = getppid();
+	struct comm c = {.found = false};
+	char path[64];
+
+	snprintf(path, sizeof path, "/proc/%ld/comm", (long)parent);
+	FILE *f = fopen(path, "re");
+	if (!f)
+		return 0;
+	if (fgets(c.name, sizeof c.name, f)) {
+		c.name[strcspn(c.name, "\n")] = '\0';
+		dtp_each_word(p->parents, match_parent, &c);
+	}
+	fclose(f);
+	return c.found ? parent : 0;
 }

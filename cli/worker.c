@@ -512,16 +512,28 @@ bool dtp_worker_finishing(const struct dtp_worker *w)
 	return atomic_load_explicit(&w->finishing, memory_order_relaxed);
 }
 
-bool dtp_worker_shares_with(const struct dtp_worker *w, int rank)
+/* "0,1,4,"; one that is not set holds all. */
+static bool list_holds(const char *name, int rank)
 {
-	const char *s = getenv(DTP_ENV_SHARERS);
+	const char *s = getenv(name);
 	char *end;
 
-	(void)w;
-	for (; s && *s; s = *end ? end + 1 : end)
+	if (!s)
+		return true;
+	for (; *s; s = *end ? end + 1 : end)
 		if (strtol(s, &end, 10) == rank)
 			return true;
-	return !s;
+	return false;
+}
+
+bool dtp_worker_shares_host(const struct dtp_worker *w, int rank)
+{
+	return rank >= 0 && rank < w->size && list_holds(DTP_ENV_HOST, rank);
+}
+
+bool dtp_worker_shares_processors(const struct dtp_worker *w, int rank)
+{
+	return rank >= 0 && rank < w->size && list_holds(DTP_ENV_SHARERS, rank);
 }
 
 struct dtp_comm *dtp_worker_world(const struct dtp_worker *w)

@@ -22,7 +22,8 @@ enum dtp_code dtp_worker_open(struct dtp_worker **w, struct dtp_err *err);
 int dtp_worker_rank(const struct dtp_worker *w);
 int dtp_worker_size(const struct dtp_worker *w);
 int dtp_worker_local_rank(const struct dtp_worker *w);       /* among the ranks of this host */
-bool dtp_worker_shares_with(const struct dtp_worker *w, int rank); /* its processors, with a rank of the same host */
+bool dtp_worker_shares_host(const struct dtp_worker *w, int rank);       /* with that rank, or itself */
+bool dtp_worker_shares_processors(const struct dtp_worker *w, int rank); /* of its host */
 struct dtp_comm *dtp_worker_world(const struct dtp_worker *w);
 const struct dtp_monitor *dtp_worker_monitor(const struct dtp_worker *w);
 bool dtp_worker_finishing(const struct dtp_worker *w);       /* the run is to end after what is at hand; from any thread */

@@ -9,7 +9,9 @@
  *                 truncate (FAULT_FILE to its half), modify (a byte in the middle of FAULT_FILE)
  *   FAULT_MARK    a file that is made when it happens
  * Besides, a rank can be given another file than the one that it opens:
- *   FAULT_OPEN, FAULT_INSTEAD   paths */
+ *   FAULT_OPEN, FAULT_INSTEAD   paths
+ * and be of another version: its first digit is made
+ *   FAULT_VERSION               when the rank joins a job of somebody else's launcher */
 #include "control.h"
 #include "fault_memory.h"
 
@@ -127,9 +129,11 @@ ssize_t send(int fd, const void *buf, size_t len, int flags)
 
 	if (!real)
 		*(void **)&real = dlsym(RTLD_NEXT, "send");
-	ssize_t sent = real(fd, buf, len, flags);
 	if (len > text)
 		memcpy(&type, (const char *)buf + sizeof type, sizeof type);
+	if (type == DTP_MSG_JOIN && *setting("FAULT_VERSION"))
+		((char *)(uintptr_t)buf)[text] = *setting("FAULT_VERSION"); /* the sender's own queue */
+	ssize_t sent = real(fd, buf, len, flags);
 	if (type == DTP_MSG_STAGE && mine((const char *)buf + text, len - text))
 		happen();
 	return sent;

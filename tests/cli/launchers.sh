@@ -263,6 +263,21 @@ first= second='--exact-timesteps --quiet --threads 1'
 two ranks_with_another_switch 2 "rank 0 on $h has no '--exact-timesteps', rank 1 on $h '--exact-timesteps': all ranks"
 number=0 second=
 two rank_0_twice 2 "rank 0 is there twice: process [0-9]+ on $h and process [0-9]+ on $h$"
+case_ launcher_ranks_of_other_versions
+fresh
+version=$("$DIFFTP" --version | cut -d ' ' -f 2)
+other=9${version#?}
+torchrun_one 0 --tp-degree 2
+LD_PRELOAD=$dir/fault.so FAULT_VERSION=9
+export LD_PRELOAD FAULT_VERSION
+torchrun_one 1 --tp-degree 2
+unset LD_PRELOAD FAULT_VERSION
+wait_for_jobs
+all_return 2
+one_message "rank 1 on $h is difftp $other, rank 0 on $h is difftp $version: all ranks of a job need the same program$"
+nothing_left
+done_
+
 # The job of three lacks one of them, and has another twice.
 case_ launcher_rank_twice
 fresh
@@ -406,7 +421,7 @@ try() {
 	if [ "$1" = torchrun ]; then # the stand-in ends nobody and returns what each of them returns
 		case "$2$3" in *keeper0) all='137 1' ;; *keeper1) all='1 137' ;; esac
 	else
-		case $2 in *keeper) all='137 137' ;; esac
+		case "$2$3" in *keeper1 | kill_keeper0) all='137 137' ;; esac # a stopped one it wakes to end it
 	fi
 	case $2 in
 	kill) says="$who was killed by SIGKILL \(signal 9\) in '$place" ;;
@@ -450,6 +465,25 @@ else
 		try mpirun kill 0 'step 2'
 		try mpirun kill_keeper 1 'step 2'
 	fi
+fi
+
+if command -v mpirun >/dev/null; then
+	case_ launcher_fault_mpirun_killed
+	fresh
+	FAULT_RANK=1 FAULT_STAGE='step 2' FAULT_DO=hang FAULT_MARK=$dir/mark LD_PRELOAD=$dir/fault.so
+	export FAULT_RANK FAULT_STAGE FAULT_DO FAULT_MARK LD_PRELOAD
+	mpirun 2 --tp-degree 2 --timeout 60 &
+	jobs=$!
+	unset LD_PRELOAD
+	until [ -e "$dir/mark" ]; do sleep 0.05; done
+	pkill -KILL -P "$jobs" mpirun
+	wait_for_jobs
+	for _ in $(seq 60); do
+		[ -n "$(processes)" ] || break
+		sleep 0.05
+	done
+	nothing_left
+	done_
 fi
 
 case_ launcher_fault_signal_to_all
