@@ -56,6 +56,16 @@ static void gemm_linear_shapes(void **state)
 				check_linear(be, c->name, sizes[i], v & 1, v & 2 ? 3 : 0, v & 1 ? DTP_F32 : c->t, DTP_BF16);
 }
 
+/* Sums so long that they are taken piece by piece on some CPUs; pieces of the same and of other lengths, rows with gaps. */
+static void gemm_linear_long_sums(void **state)
+{
+	static const struct sizes sizes[] = {{3, 70, 4097}, {260, 65, 6144}, {5, 130, 9217}, {2, 64, 12300}};
+	(void)state;
+	FOR_EACH_BACKEND(be, c)
+		for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+			check_linear(be, c->name, sizes[i], i & 1, i & 2 ? 5 : 0, c->t, DTP_BF16);
+}
+
 static void gemm_linear_source_dtypes(void **state)
 {
 	static const enum dtp_dtype src[] = {DTP_F32, DTP_F16, DTP_BF16};
@@ -302,6 +312,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(gemm_linear_shapes),
+		cmocka_unit_test(gemm_linear_long_sums),
 		cmocka_unit_test(gemm_linear_source_dtypes),
 		cmocka_unit_test(gemm_linear_empty),
 		cmocka_unit_test(gemm_linear_strips),

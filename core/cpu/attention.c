@@ -178,7 +178,7 @@ static enum dtp_code get_products(struct attend *t, struct dtp_err *err)
 
 	for (int64_t b = 0; !rc && b < t->blocks; b++) {
 		int64_t rows = block_rows(t, b), keys = block_keys(t, b);
-		struct dtp_mm_shape s = {rows, keys, t->d, t->type, kl}, v = {rows, t->width, keys, t->type, vl};
+		struct dtp_mm_shape s = {rows, keys, t->d, t->type, kl, false}, v = {rows, t->width, keys, t->type, vl, false};
 		if (keys == 0)
 			continue;
 		rc = dtp_mm_get(t->cpu->dnnl, &s, &t->scores[b], err);

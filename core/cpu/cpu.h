@@ -36,6 +36,7 @@ struct dtp_cpu_weight {
 	void *data;   /* MATRIX, CONV: packed; TABLE: rows of T; VECTOR: F32 */
 	bool reused;  /* data has pages already; else writing gets them, zeroed and in the cache */
 	int64_t n, k; /* the matrix; CONV: k = kh*kw*C, in that order */
+	int64_t piece;/* MATRIX, CONV: packed as matrices of so many columns (dtp_pack_piece); k: as one */
 };
 
 static inline struct dtp_cpu *dtp_cpu_of(struct dtp_backend *be)

@@ -31,6 +31,11 @@ static void desc_drop(dnnl_memory_desc_t d)
 		dnnl_memory_desc_destroy(d);
 }
 
+static dnnl_status_t append_sum(dnnl_post_ops_t ops)
+{
+	return dnnl_post_ops_append_sum(ops, 1, 0, dnnl_data_type_undef);
+}
+
 static dnnl_status_t matmul_desc(dnnl_primitive_desc_t *pd, dnnl_engine_t e, desc_ref a, desc_ref b, desc_ref c,
 				 dnnl_primitive_attr_t attr)
 {
@@ -53,6 +58,11 @@ static dnnl_status_t desc_tag(dnnl_memory_desc_t *d, const dnnl_dims_t dims, dnn
 static void desc_drop(dnnl_memory_desc_t d)
 {
 	(void)d;
+}
+
+static dnnl_status_t append_sum(dnnl_post_ops_t ops)
+{
+	return dnnl_post_ops_append_sum(ops, 1);
 }
 
 static dnnl_status_t matmul_desc(dnnl_primitive_desc_t *pd, dnnl_engine_t e, desc_ref a, desc_ref b, desc_ref c,
@@ -204,9 +214,25 @@ static dnnl_status_t describe(const struct dtp_dnnl *d, struct dtp_mm *mm)
 			    s->layout == DTP_MM_PACKED ? block : s->layout == DTP_MM_ROWS ? rows : columns);
 }
 
-static dnnl_status_t make_attr(dnnl_primitive_attr_t *attr)
+static dnnl_status_t set_sum(dnnl_primitive_attr_t attr)
+{
+	dnnl_post_ops_t ops;
+	dnnl_status_t s = dnnl_post_ops_create(&ops);
+
+	if (s != dnnl_success)
+		return s;
+	s = append_sum(ops);
+	if (s == dnnl_success)
+		s = dnnl_primitive_attr_set_post_ops(attr, ops);
+	dnnl_post_ops_destroy(ops);
+	return s;
+}
+
+static dnnl_status_t make_attr(dnnl_primitive_attr_t *attr, bool add)
 {
 	dnnl_status_t s = dnnl_primitive_attr_create(attr);
+	if (s == dnnl_success && add)
+		s = set_sum(*attr);
 	if (s == dnnl_success)
 		s = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
 	if (s == dnnl_success)
@@ -230,7 +256,7 @@ static dnnl_status_t mm_make(struct dtp_dnnl *d, struct dtp_mm *mm)
 	omp_set_num_threads(1); /* its plan is made for as many threads as there are now */
 	dnnl_status_t s = describe(d, mm);
 	if (s == dnnl_success)
-		s = make_attr(&attr);
+		s = make_attr(&attr, mm->shape.add);
 	if (s == dnnl_success)
 		s = matmul_desc(&mm->pd, d->engine, REF(mm->a), REF(mm->b), REF(mm->c), attr);
 	if (s == dnnl_success)
@@ -261,12 +287,12 @@ static bool grow_pads(struct dtp_dnnl *d, size_t size)
 enum dtp_code dtp_mm_get(struct dtp_dnnl *d, const struct dtp_mm_shape *s, struct dtp_mm **out, struct dtp_err *err)
 {
 	uint64_t h = (uint64_t)s->m * 0x9e3779b97f4a7c15u ^ (uint64_t)s->n * 0xc2b2ae3d27d4eb4fu ^
-		     (uint64_t)s->k * 0x165667b19e3779f9u ^ (uint64_t)s->type << 62 ^ (uint64_t)s->layout << 60;
+		     (uint64_t)s->k * 0x165667b19e3779f9u ^ (uint64_t)s->type << 62 ^ (uint64_t)s->layout << 60 ^ (uint64_t)s->add << 59;
 	struct dtp_mm **head = &d->bucket[(h >> 40) % BUCKETS];
 
 	for (struct dtp_mm *mm = *head; mm; mm = mm->next)
 		if (mm->shape.m == s->m && mm->shape.n == s->n && mm->shape.k == s->k && mm->shape.type == s->type &&
-		    mm->shape.layout == s->layout) {
+		    mm->shape.layout == s->layout && mm->shape.add == s->add) {
 			*out = mm;
 			return DTP_OK;
 		}

@@ -19,6 +19,7 @@ struct dtp_mm_shape {
 	int64_t m, n, k;
 	enum dtp_dtype type; /* of both operands: F32 or BF16 */
 	enum dtp_mm_layout layout;
+	bool add; /* c += a b */
 };
 
 /* What this CPU, as oneDNN may use it (its own environment variables count), can do. */
@@ -39,7 +40,7 @@ void dtp_dnnl_free(struct dtp_dnnl *d);
 struct dtp_mm;
 void dtp_dnnl_begin(struct dtp_dnnl *d);
 enum dtp_code dtp_mm_get(struct dtp_dnnl *d, const struct dtp_mm_shape *s, struct dtp_mm **mm, struct dtp_err *err);
-/* c [m,n] F32 = a [m,k] b, all dense; false when oneDNN failed.  thread: the caller's number, below `threads`. */
+/* c [m,n] F32 = (or +=) a [m,k] b, all dense; false when oneDNN failed.  thread: the caller's number, below `threads`. */
 bool dtp_mm_run(struct dtp_dnnl *d, struct dtp_mm *mm, int thread, const void *a, const void *b, float *c);
 
 /* FLOP/s of a large product in `type` on `threads` threads, by oneDNN's own choice of layout: the best of several. */

@@ -51,6 +51,7 @@ enum dtp_code dtp_cpu_weight_new(struct dtp_backend *be, enum dtp_weight_kind ki
 		return dtp_fail(err, DTP_FAILED, "out of memory: no %zu bytes for a weight's description", sizeof *w);
 	dtp_cpu_describe(&w->base, be->compute, kind, ndim, shape);
 	matrix_of(kind, ndim, shape, &w->n, &w->k);
+	w->piece = kind == DTP_WEIGHT_MATRIX && dtp_cpu_of(be)->bf16_fastest ? dtp_pack_piece(w->k) : w->k;
 	enum dtp_code rc = dtp_cpu_take(dtp_cpu_of(be), w->base.nbytes, &w->data, &w->reused, err);
 	if (rc) {
 		free(w);
@@ -128,6 +129,18 @@ static enum dtp_code write_filters(const struct dtp_cpu_weight *w, enum dtp_dtyp
 	return DTP_OK;
 }
 
+/* One block of rows of a matrix, from row0 on, into each of its pieces. */
+static void write_matrix(const struct dtp_cpu_weight *w, enum dtp_dtype t, int64_t row0, int64_t rows, const char *src,
+			 enum dtp_dtype src_type)
+{
+	for (int64_t k = 0; k < w->k; k += w->piece) {
+		int64_t cols = w->k - k < w->piece ? w->k - k : w->piece;
+		int64_t at = dtp_pack_blocks(w->n) * DTP_NB * k + row0 / DTP_NB * dtp_pack_block_size(t, cols);
+		dtp_pack_rows((char *)w->data + at * (int64_t)dtp_dtype_size(t), t, src + k * (int64_t)dtp_dtype_size(src_type),
+			      src_type, w->k, rows, cols, w->reused);
+	}
+}
+
 enum dtp_code dtp_cpu_weight_write(struct dtp_backend *be, struct dtp_weight *weight, int64_t row0, int64_t nrows,
 				   const void *src, enum dtp_dtype src_type, struct dtp_err *err)
 {
@@ -149,12 +162,11 @@ enum dtp_code dtp_cpu_weight_write(struct dtp_backend *be, struct dtp_weight *we
 	}
 	for (int64_t r = 0; !rc && r < nrows; r += DTP_NB) {
 		int64_t rows = nrows - r < DTP_NB ? nrows - r : DTP_NB;
-		char *dst = (char *)w->data + (row0 + r) / DTP_NB * block_bytes;
 		const char *s = (const char *)src + r * w->k * src_size;
 		if (w->base.kind == DTP_WEIGHT_MATRIX)
-			dtp_pack_rows(dst, t, s, src_type, w->k, rows, w->k, w->reused);
+			write_matrix(w, t, row0 + r, rows, s, src_type);
 		else
-			rc = write_filters(w, t, dst, rows, s, src_type, err);
+			rc = write_filters(w, t, (char *)w->data + (row0 + r) / DTP_NB * block_bytes, rows, s, src_type, err);
 	}
 	return rc;
 }

@@ -202,7 +202,7 @@ static enum dtp_code get_products(struct winograd *g, struct dtp_err *err)
 
 	for (int i = 0; i < 2; i++)
 		for (int j = 0; !rc && j < 2; j++) {
-			struct dtp_mm_shape s = {rows[i], cols[j], g->c, DTP_F32, DTP_MM_PACKED};
+			struct dtp_mm_shape s = {rows[i], cols[j], g->c, DTP_F32, DTP_MM_PACKED, false};
 			rc = dtp_mm_get(g->cpu->dnnl, &s, &g->mm[i][j], err);
 		}
 	return rc;
