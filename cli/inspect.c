@@ -242,9 +242,9 @@ static void judge(struct verdicts *v, const char *path, const char *error, const
 }
 
 /* A pipeline folder is more than its files: configurations, and the tensors that they ask for. */
-static void check_pipeline(struct verdicts *v, const char *model)
+static void check_pipeline(struct verdicts *v, const char *model, const char *variant)
 {
-	struct dtp_options o = {.model = model, .compute = DTP_BF16, .no_tokenizer = true};
+	struct dtp_options o = {.model = model, .variant = variant, .compute = DTP_BF16, .no_tokenizer = true};
 	struct dtp_err err = DTP_ERR_INIT;
 	struct dtp_pipeline *p = NULL;
 	char text[200], path[4096];
@@ -280,7 +280,7 @@ static enum dtp_code check(const struct dtp_args *args, const struct dtp_checkpo
 			 c->st.nfiles, plural((uint64_t)c->st.nfiles));
 		judge(&v, c->path, c->err.code ? c->err.message : NULL, text);
 	}
-	check_pipeline(&v, args->word[0]);
+	check_pipeline(&v, args->word[0], args->variant);
 	if (args->json) {
 		cJSON *o = cJSON_CreateObject();
 		cJSON_AddStringToObject(o, "path", args->word[0]);
@@ -329,6 +329,8 @@ enum dtp_code dtp_cmd_inspect(const struct dtp_args *args, char **argv, struct d
 		return dtp_fail(err, DTP_REFUSED, "nothing to inspect: name a safetensors file or a folder");
 	if (args->check && args->filter)
 		return dtp_fail(err, DTP_REFUSED, "option '--check' looks at every tensor: --filter does not go with it");
+	if (args->variant && !args->check)
+		return dtp_fail(err, DTP_REFUSED, "option '--variant' says what --check is to look for: all files are listed without it");
 	if (dtp_checkpoints_find(args->word[0], &list, err))
 		return err->code;
 	enum dtp_code code = args->check ? check(args, &list, err) : list_all(args, &list, err);

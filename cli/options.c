@@ -23,7 +23,7 @@ const struct dtp_option dtp_options[] = {
 	{.name = "transformer", .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK, .offset = AT(transformer),
 	 .value = "DIR|FILE", .text = "take the transformer from another folder, or from a safetensors file with the names of diffusers or of "
 	 "Black Forest Labs"},
-	{.name = "variant", .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK | DTP_CMD_SHARD, .offset = AT(variant),
+	{.name = "variant", .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK | DTP_CMD_SHARD | DTP_CMD_INSPECT, .offset = AT(variant),
 	 .value = "NAME", .text = "read weight files of this name, as fp16 in diffusion_pytorch_model.fp16.safetensors, where a component has "
 	 "them"},
 	{.name = "dtype", .aliases = "torch-dtype", .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_MODEL,

@@ -157,6 +157,12 @@ sed "s|$dir|DIR|" "$dir/stderr" | grep -q "^warning: 'DIR/m/vae' has no files of
 done_
 refused variant_is_not_asked_for "'DIR/m/transformer' has neither 'diffusion_pytorch_model\.safetensors' nor 'diffusion_pytorch_model\.safetensors\.index\.json'; it has 'diffusion_pytorch_model\.fp16\.safetensors'; weights are read from safetensors files of these names only \(--variant names others\)|'DIR/m/text_encoder' has neither .* \(--variant names others\)" \
 	--model "$m" --prompt x
+case_ inspect_checks_a_variant
+"$DIFFTP" inspect "$m" --check >"$dir/stdout" 2>&1 && fail "no fault: $(cat "$dir/stdout")"
+"$DIFFTP" inspect "$m" --check --variant fp16 >"$dir/stdout" 2>&1 || fail "$(cat "$dir/stdout")"
+grep -q "^ok    $m: all that Flux2KleinPipeline needs is there$" "$dir/stdout" || fail "$(cat "$dir/stdout")"
+done_
+refused inspect_variant_without_check "option '--variant' says what --check is to look for" inspect "$m" --variant fp16
 refused no_such_variant "no component of '$model' has files of the variant 'fp16' \(such as 'diffusion_pytorch_model\.fp16\.safetensors'\)" \
 	--model $model --prompt x --variant fp16
 refused variant_of_shards "'DIR/d' is sharded \('DIR/d/difftp-shards\.json'\): --variant does not go with it" --model "$dir/d" --prompt x --variant fp16
