@@ -65,8 +65,10 @@ sources=$(find core cli cuda tests scripts -name '*.c' -o -name '*.h' -o -name '
 	# ---- the tests that docs/faults.md names: a column of faults by rank, and names in backquotes
 	names=$({
 		NAMES=1 FAULTS=all DIFFTP=none sh tests/cli/faults.sh
-		sed -n 's/^case_ \([a-z_0-9A-Z]*\).*/\1/p' tests/cli/*.sh tests/long/*.sh
+		NAMES=1 FAULTS=all DIFFTP=none sh tests/cli/launcher_faults.sh
+		sed -n 's/^[[:space:]]*case_ \([a-z_0-9A-Z]*\).*/\1/p' tests/cli/*.sh tests/long/*.sh
 		sed -n 's/^wrong \([a-z_0-9]*\) .*/launcher_refuses_\1/p' tests/cli/launchers.sh
+		sed -n 's/^.*fails \([a-z_]*\) [0-9] .*/hosts_fault_\1/p' tests/cli/hosts.sh
 	})
 	verdict fault_table_names_tests "$(awk -F ' *[|] *' '
 		/^[|] stage [|]/ { matrix = 1; for (i = 3; i < NF; i++) fault[i] = $i; next }

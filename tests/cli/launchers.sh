@@ -1,91 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Ranks that somebody else's launcher has started: mpirun itself, stand-ins that set the variables of torchrun and srun, and two
-# hosts (network namespaces).  The same picture as of difftp's own ranks; slips are refused by name; a rank or its keeper that
-# dies or stops ends all, with one message.
-# FAULTS=all tries every fault in every stage (tests/long/launchers.sh).
+# Ranks that somebody else's launcher has started: mpirun itself, stand-ins that set the variables of torchrun and srun.  The same
+# picture as of difftp's own ranks; slips are refused by name.
 . tests/lib.sh
-model=tests/models/klein-tiny
-mkdir "$dir/out"
-${CC:-cc} -shared -fPIC -D_GNU_SOURCE -Icore -Icli -o "$dir/fault.so" tests/fault_preload.c -ldl || exit 1
-ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0
-export ASAN_OPTIONS
-shm=$(ls -A /dev/shm 2>/dev/null)
-unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RUN_ID
-port=$((20000 + $$ % 9000)) # nobody's, it is hoped
-
-# one ARGUMENT...: one rank, with the environment as it stands
-one() {
-	"$DIFFTP" --model $model --prompt "a red fox" --height 64 --width 64 --steps 4 --seed 1 --max-sequence-length 32 \
-		-o "$dir/out/x.png" --timeout 2 "$@"
-}
-# torchrun N ARGUMENT...: what each rank prints and returns is in $dir/{out,err,rc}.RANK
-torchrun() {
-	n=$1
-	shift
-	for r in $(seq 0 $((n - 1))); do
-		(
-			RANK=$r WORLD_SIZE=$n LOCAL_RANK=$r LOCAL_WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 MASTER_PORT=$port
-			export RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT
-			one "$@" >"$dir/out.$r" 2>"$dir/err.$r" </dev/null
-			echo $? >"$dir/rc.$r"
-		) &
-		jobs="$jobs $!"
-	done
-	wait_for_jobs
-}
-srun() {
-	n=$1
-	shift
-	for r in $(seq 0 $((n - 1))); do
-		(
-			SLURM_PROCID=$r SLURM_NTASKS=$n SLURM_LOCALID=$r SLURM_JOB_ID=$$ SLURM_STEP_ID=0 SLURM_JOB_NODELIST=localhost
-			export SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_JOB_ID SLURM_STEP_ID SLURM_JOB_NODELIST
-			one "$@" >"$dir/out.$r" 2>"$dir/err.$r" </dev/null
-			echo $? >"$dir/rc.$r"
-		) &
-		jobs="$jobs $!"
-	done
-	wait_for_jobs
-}
-mpirun() {
-	n=$1
-	shift
-	as_root=
-	[ "$(id -u)" -eq 0 ] && as_root=--allow-run-as-root
-	: >"$dir/out.1"
-	# shellcheck disable=SC2086 # none or one
-	command mpirun $as_root --oversubscribe -n "$n" "$DIFFTP" --model $model --prompt "a red fox" --height 64 --width 64 \
-		--steps 4 --seed 1 --max-sequence-length 32 -o "$dir/out/x.png" --timeout 2 "$@" >"$dir/out.0" 2>"$dir/err.0" </dev/null
-	rc=$?
-	for r in $(seq 0 $((n - 1))); do echo $rc >"$dir/rc.$r"; done
-}
-jobs=
-wait_for_jobs() {
-	for p in $jobs; do wait "$p"; done
-	jobs=
-}
-fresh() {
-	rm -f "$dir"/out.* "$dir"/err.* "$dir"/rc.* "$dir/mark" "$dir"/out/*
-}
-processes() { # ids of the processes that were started for this picture
-	pgrep -f -- "-o $dir/out/x.png"
-}
-all_return() { # CODE
-	for f in "$dir"/rc.*; do
-		[ "$(cat "$f")" -eq "$1" ] || fail "rank ${f##*.} returned $(cat "$f"), not $1"
-	done
-}
-nothing_left() {
-	[ -z "$(processes)" ] || fail "processes are left: $(processes | tr '\n' ' ')"
-	[ -z "$(ls -A "$dir/out")" ] || fail "files are left: $(ls -A "$dir/out")"
-	[ "$(ls -A /dev/shm 2>/dev/null)" = "$shm" ] || fail "shared memory is left"
-	! grep -q 'difftp' /proc/net/unix || fail "sockets are left: $(grep difftp /proc/net/unix)"
-}
-one_message() { # EXPRESSION: the only one, of all ranks together
-	[ "$(cat "$dir"/err.* | grep -c '^difftp: ')" -eq 1 ] || fail "not one message: $(cat "$dir"/err.*)"
-	cat "$dir"/err.* | grep -Eq -- "^difftp: $1" || fail "the message is not '$1': $(cat "$dir"/err.* | grep '^difftp: ')"
-}
+. tests/jobs.sh
 
 # ---- the same picture
 one --tp-degree 2 -q || exit 1
@@ -239,20 +157,6 @@ two() {
 	nothing_left
 	done_
 }
-torchrun_one() {
-	(
-		r=$1
-		shift
-		RANK=$r WORLD_SIZE=${of:-2} LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 MASTER_PORT=$port
-		export RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
-		file=$dir/$(sh -c 'echo $PPID')
-		one "$@" >"$file.out" 2>"$file.err" </dev/null
-		echo $? >"$dir/rc.${file##*/}"
-		mv "$file.err" "$dir/err.${file##*/}"
-	) &
-	jobs="$jobs $!"
-}
-h=$(uname -n)
 number=1 first= second='--steps 5'
 two ranks_with_other_options 2 "rank 0 on $h has '--steps 4', rank 1 on $h '--steps 5': all ranks of a job need the same options \(but for "
 second='--tp-degree 1'
@@ -318,29 +222,29 @@ done_
 # ---- ranks that do not come
 case_ launcher_rank_missing
 fresh
-torchrun_one 0 --tp-degree 2
+torchrun_one 0 --tp-degree 2 --timeout 1
 wait_for_jobs
 all_return 1
-one_message "rank 1 of 2 has not come within 2 seconds \(--timeout\) to where all meet: MASTER_ADDR '127.0.0.1', ports"
+one_message "rank 1 of 2 has not come within 1 seconds \(--timeout\) to where all meet: MASTER_ADDR '127.0.0.1', ports"
 nothing_left
 done_
 case_ launcher_ranks_missing
 fresh
 of=5
-torchrun_one 0 --tp-degree 5
-torchrun_one 2 --tp-degree 5
+torchrun_one 0 --tp-degree 5 --timeout 1
+torchrun_one 2 --tp-degree 5 --timeout 1
 of=
 wait_for_jobs
 all_return 1
-one_message 'ranks 1, 3, 4 of 5 have not come within 2 seconds'
+one_message 'ranks 1, 3, 4 of 5 have not come within 1 seconds'
 nothing_left
 done_
 case_ launcher_rank_0_missing
 fresh
-torchrun_one 1 --tp-degree 2
+torchrun_one 1 --tp-degree 2 --timeout 1
 wait_for_jobs
 all_return 1
-one_message "rank 0 has not come within 2 seconds \(--timeout\) to where rank 1 of 2 waits for it: MASTER_ADDR '127.0.0.1', ports"
+one_message "rank 0 has not come within 1 seconds \(--timeout\) to where rank 1 of 2 waits for it: MASTER_ADDR '127.0.0.1', ports"
 nothing_left
 done_
 case_ launcher_stale_file
@@ -387,119 +291,6 @@ fresh
 )
 all_return 0
 rm -f "$dir/out/x.png"
-nothing_left
-done_
-
-# ---- a rank, or the process that the launcher started for it, that fails in a stage
-# dies LAUNCHER WHAT RANK STAGE RETURNS MESSAGE
-dies() {
-	case_ "launcher_fault_$(printf '%s_%s_rank_%s_%s' "$1" "$2" "$3" "$4" | tr -c 'a-z0-9_' _)"
-	launcher=$1 what=$2 rank=$3 stage=$4
-	fresh
-	FAULT_RANK=$rank FAULT_STAGE=$stage FAULT_DO=$what FAULT_MARK=$dir/mark LD_PRELOAD=$dir/fault.so
-	export FAULT_RANK FAULT_STAGE FAULT_DO FAULT_MARK LD_PRELOAD
-	begin=$(date +%s%N)
-	$launcher 2 --tp-degree 2 --timeout 0.5
-	took=$((($(date +%s%N) - begin) / 1000000))
-	unset LD_PRELOAD
-	[ -e "$dir/mark" ] || fail "it did not happen"
-	[ $took -lt 10000 ] || fail "took $took ms"
-	if [ "$what" = memory ] && [ "$(cat "$dir/rc.0")" -eq 0 ]; then
-		rm -f "$dir/out/x.png" # it was not asked for any more
-	else
-		[ "$(cat "$dir/rc.0") $(cat "$dir/rc.1")" = "$5" ] || fail "the ranks returned $(cat "$dir/rc.0") $(cat "$dir/rc.1"), not $5"
-		one_message "$6"
-	fi
-	nothing_left
-	done_
-}
-# try LAUNCHER WHAT RANK STAGE: with what must be said of it
-try() {
-	place=$4 all='1 1'
-	[ "$place" = naming ] && place='write'
-	who="rank $3 on $h"
-	if [ "$1" = torchrun ]; then # the stand-in ends nobody and returns what each of them returns
-		case "$2$3" in *keeper0) all='137 1' ;; *keeper1) all='1 137' ;; esac
-	else
-		case "$2$3" in *keeper1 | kill_keeper0) all='137 137' ;; esac # a stopped one it wakes to end it
-	fi
-	case $2 in
-	kill) says="$who was killed by SIGKILL \(signal 9\) in '$place" ;;
-	stop) says="$who made no progress for [12] seconds in '$place.*stopped .SIGSTOP" ;;
-	exit) says="$who exited with code 1, without saying why, in '$place" ;;
-	abort) [ -n "$SANITIZED" ] && says="$who .*'$place" || says="$who was killed by SIGABRT .* in '$place" ;;
-	segv) [ -n "$SANITIZED" ] && says="$who .*'$place" || says="$who was killed by SIGSEGV .* in '$place" ;;
-	memory) says="$who " ;; # felt when memory is asked for next
-	kill_keeper) says="$who ended without saying why in '$place" ;;
-	stop_keeper) says="$who made no progress for .*'$place" ;;
-	esac
-	dies "$1" "$2" "$3" "$4" "$all" "$says"
-}
-shared='rendezvous load_text load_trans encode step_3' alone='load_vae decode write naming'
-if [ "${FAULTS:-}" = all ]; then
-	for what in kill stop exit abort segv memory kill_keeper stop_keeper; do
-		for stage in $shared; do
-			try torchrun $what 0 "$(echo $stage | tr _ ' ')"
-			try torchrun $what 1 "$(echo $stage | tr _ ' ')"
-		done
-		for stage in $alone; do
-			try torchrun $what 0 "$(echo $stage | tr _ ' ')"
-		done
-		[ $what = memory ] && continue
-		try mpirun $what 0 'step 2'
-		try mpirun $what 1 'load trans'
-	done
-else
-	rank=0
-	for stage in $shared; do
-		try torchrun kill $rank "$(echo $stage | tr _ ' ')"
-		rank=$((1 - rank))
-	done
-	try torchrun stop 0 'load trans'
-	try torchrun stop 1 'step 2'
-	try torchrun kill_keeper 0 'step 2'
-	try torchrun kill_keeper 1 encode
-	try torchrun stop_keeper 0 write
-	try torchrun stop_keeper 1 'step 2'
-	if command -v mpirun >/dev/null; then
-		try mpirun kill 0 'step 2'
-		try mpirun kill_keeper 1 'step 2'
-	fi
-fi
-
-if command -v mpirun >/dev/null; then
-	case_ launcher_fault_mpirun_killed
-	fresh
-	FAULT_RANK=1 FAULT_STAGE='step 2' FAULT_DO=hang FAULT_MARK=$dir/mark LD_PRELOAD=$dir/fault.so
-	export FAULT_RANK FAULT_STAGE FAULT_DO FAULT_MARK LD_PRELOAD
-	mpirun 2 --tp-degree 2 --timeout 60 &
-	jobs=$!
-	unset LD_PRELOAD
-	until [ -e "$dir/mark" ]; do sleep 0.05; done
-	pkill -KILL -P "$jobs" mpirun
-	wait_for_jobs
-	for _ in $(seq 60); do
-		[ -n "$(processes)" ] || break
-		sleep 0.05
-	done
-	nothing_left
-	done_
-fi
-
-case_ launcher_fault_signal_to_all
-fresh
-FAULT_RANK=1 FAULT_STAGE='step 2' FAULT_DO=hang FAULT_MARK=$dir/mark LD_PRELOAD=$dir/fault.so
-export FAULT_RANK FAULT_STAGE FAULT_DO FAULT_MARK LD_PRELOAD
-torchrun_one 0 --tp-degree 2 --timeout 60
-torchrun_one 1 --tp-degree 2 --timeout 60
-unset LD_PRELOAD
-until [ -e "$dir/mark" ]; do sleep 0.05; done
-for p in $(processes); do
-	grep -qz '^DIFFTP_RANK=' "/proc/$p/environ" || kill -TERM "$p"
-done
-wait_for_jobs
-all_return 130
-one_message 'interrupted$'
 nothing_left
 done_
 finish
