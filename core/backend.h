@@ -122,6 +122,13 @@ struct dtp_backend_ops {
 	enum dtp_code (*group_norm)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x,
 				    const struct dtp_weight *w, const struct dtp_weight *b, int groups, float eps, bool silu,
 				    struct dtp_err *);
+	/* The same in two parts, for a picture that is convolved a strip at a time: what the norm does to each channel of x [h,w,C],
+	 * maps F32 [2,C] = scale and shift; and out [r,w+2,C] = silu(x * scale + shift) of the rows [first, first + r), zeros for rows
+	 * outside of the picture and for a column on each side. */
+	enum dtp_code (*group_maps)(struct dtp_backend *, struct dtp_tensor maps, struct dtp_tensor x, const struct dtp_weight *w,
+				    const struct dtp_weight *b, int groups, float eps, struct dtp_err *);
+	enum dtp_code (*window)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor maps,
+				int64_t first, struct dtp_err *);
 	/* out [2h,2w,C] = nearest(x [h,w,C]). */
 	enum dtp_code (*upsample2x)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, struct dtp_err *);
 	/* packed tokens [h*w, 4*C] -> picture [2h,2w,C]: z = tokens*std + mean per packed channel c*4+dy*2+dx, mean and std F32 [4C]

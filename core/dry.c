@@ -168,6 +168,20 @@ static enum dtp_code group_norm(struct dtp_backend *be, struct dtp_tensor out, s
 	return DTP_OK;
 }
 
+static enum dtp_code group_maps(struct dtp_backend *be, struct dtp_tensor maps, struct dtp_tensor x, const struct dtp_weight *w,
+				const struct dtp_weight *b, int groups, float eps, struct dtp_err *err)
+{
+	(void)be, (void)maps, (void)x, (void)w, (void)b, (void)groups, (void)eps, (void)err;
+	return DTP_OK;
+}
+
+static enum dtp_code window(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor maps, int64_t first,
+			    struct dtp_err *err)
+{
+	(void)be, (void)out, (void)x, (void)maps, (void)first, (void)err;
+	return DTP_OK;
+}
+
 static enum dtp_code patches(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *mean,
 			     const struct dtp_weight *var, float eps, struct dtp_err *err)
 {
@@ -226,6 +240,8 @@ static const struct dtp_backend_ops dry_ops = {
 	.euler_step = euler_step,
 	.conv2d = conv2d,
 	.group_norm = group_norm,
+	.group_maps = group_maps,
+	.window = window,
 	.upsample2x = two,
 	.unpatchify = patches,
 	.patchify = patches,

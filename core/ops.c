@@ -310,16 +310,70 @@ struct dtp_tensor dtp_conv(struct dtp_ctx *c, const struct dtp_layer *l, struct 
 	return y;
 }
 
-struct dtp_tensor dtp_group_norm(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x, int groups, float eps,
-				 bool silu)
+struct dtp_tensor dtp_group_norm(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x, int groups, float eps)
 {
 	struct dtp_tensor y = dtp_new3(c, x.shape[0], x.shape[1], x.shape[2]);
 	double start;
 	if (begin(c, &start) && expect(c, l->out == x.shape[2], l->module->name, x, y)) {
-		c->be->ops->group_norm(c->be, y, x, l->weight, l->bias, groups, eps, silu, &c->err);
+		c->be->ops->group_norm(c->be, y, x, l->weight, l->bias, groups, eps, false, &c->err);
 		end(c, DTP_OP_NORM, start, 0, 0);
 	}
 	return y;
+}
+
+/* Rows of a strip.  A multiple of 4, so that convolutions that work in tiles cut each strip as they would the whole. */
+static int64_t strip_rows(struct dtp_tensor x)
+{
+	int64_t row = (x.shape[1] + 2) * x.shape[2] * (int64_t)dtp_dtype_size(x.dtype), n = DTP_STRIP_BYTES / row / 4 * 4;
+
+	n = n > 4 ? n : 4;
+	return n < x.shape[0] ? n : x.shape[0];
+}
+
+static struct dtp_tensor group_maps(struct dtp_ctx *c, const struct dtp_layer *norm, struct dtp_tensor x, int groups, float eps)
+{
+	struct dtp_tensor maps = dtp_new(c, DTP_F32, 2, (int64_t[]){2, x.shape[2]});
+	double start;
+	if (begin(c, &start) && expect(c, norm->out == x.shape[2], norm->module->name, x, maps)) {
+		c->be->ops->group_maps(c->be, maps, x, norm->weight, norm->bias, groups, eps, &c->err);
+		end(c, DTP_OP_NORM, start, 0, 0);
+	}
+	return maps;
+}
+
+static void window(struct dtp_ctx *c, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor maps, int64_t first)
+{
+	double start;
+	if (!begin(c, &start))
+		return;
+	c->be->ops->window(c->be, out, x, maps, first, &c->err);
+	end(c, DTP_OP_NORM, start, 0, 0);
+}
+
+/* A picture [h, w, C] as tokens [h*w, C]. */
+static struct dtp_tensor as_tokens(struct dtp_tensor x)
+{
+	return dtp_tensor_make(x.data, x.dtype, 2, (int64_t[]){x.shape[0] * x.shape[1], x.shape[2]});
+}
+
+void dtp_norm_conv(struct dtp_ctx *c, struct dtp_tensor out, bool add, const struct dtp_layer *norm, int groups, float eps,
+		   const struct dtp_layer *conv, struct dtp_tensor x)
+{
+	int64_t h = x.shape[0], w = x.shape[1], rows = strip_rows(x);
+	uint64_t mark = dtp_arena_mark(&c->scratch);
+	struct dtp_tensor maps = group_maps(c, norm, x, groups, eps), strip = dtp_new3(c, rows + 2, w + 2, x.shape[2]), sum = {0};
+
+	if (add)
+		sum = dtp_new3(c, rows, w, out.shape[2]);
+	for (int64_t y = 0; y < h && dtp_ok(c); y += rows) {
+		int64_t n = h - y < rows ? h - y : rows;
+		struct dtp_tensor part = dtp_narrow(out, 0, y, n), to = add ? dtp_narrow(sum, 0, 0, n) : part;
+		window(c, dtp_narrow(strip, 0, 0, n + 2), x, maps, y - 1);
+		dtp_conv_into(c, to, conv, dtp_narrow(strip, 0, 0, n + 2), 1, 0, 0);
+		if (add)
+			dtp_residual(c, as_tokens(part), (struct dtp_tensor){0}, as_tokens(to));
+	}
+	dtp_arena_release(&c->scratch, mark);
 }
 
 struct dtp_tensor dtp_upsample2x(struct dtp_ctx *c, struct dtp_tensor x)

@@ -98,8 +98,12 @@ void dtp_euler(struct dtp_ctx *c, struct dtp_tensor latents, struct dtp_tensor n
 struct dtp_tensor dtp_conv(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x, int stride, int pad_tl, int pad_br);
 void dtp_conv_into(struct dtp_ctx *c, struct dtp_tensor out, const struct dtp_layer *l, struct dtp_tensor x, int stride,
 		   int pad_tl, int pad_br);
-struct dtp_tensor dtp_group_norm(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x, int groups, float eps,
-				 bool silu);
+struct dtp_tensor dtp_group_norm(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x, int groups, float eps);
+/* out [h, w, N] = conv(silu(group_norm(x [h, w, C]))), or += if add; 3x3, padded by 1.  The normalised picture exists a strip of
+ * DTP_STRIP_BYTES at a time, its statistics are the whole picture's: the result is that of the whole. */
+#define DTP_STRIP_BYTES (INT64_C(8) << 20)
+void dtp_norm_conv(struct dtp_ctx *c, struct dtp_tensor out, bool add, const struct dtp_layer *norm, int groups, float eps,
+		   const struct dtp_layer *conv, struct dtp_tensor x);
 struct dtp_tensor dtp_upsample2x(struct dtp_ctx *c, struct dtp_tensor x);
 /* Packed tokens [h*w, 4C] -> picture [2h, 2w, C], with the batch norm `bn` (running mean and variance) undone. */
 struct dtp_tensor dtp_unpatchify(struct dtp_ctx *c, const struct dtp_layer *bn, struct dtp_tensor tokens, int64_t h, int64_t w,

@@ -24,12 +24,8 @@ static struct dtp_tensor resnet(struct dtp_ctx *c, const struct dtp_vae *v, cons
 	uint64_t mark = dtp_arena_mark(&c->scratch);
 	struct dtp_tensor h = dtp_new3(c, x.shape[0], x.shape[1], base.shape[2]);
 
-	uint64_t inner = dtp_arena_mark(&c->scratch);
-	dtp_conv_into(c, h, &r->conv1, dtp_group_norm(c, &r->norm1, x, groups, NORM_EPS, true), 1, 1, 1);
-	dtp_arena_release(&c->scratch, inner);
-	struct dtp_tensor n = dtp_group_norm(c, &r->norm2, h, groups, NORM_EPS, true);
-	dtp_conv_into(c, h, &r->conv2, n, 1, 1, 1);
-	dtp_residual(c, pixels(base), (struct dtp_tensor){0}, pixels(h));
+	dtp_norm_conv(c, h, false, &r->norm1, groups, NORM_EPS, &r->conv1, x);
+	dtp_norm_conv(c, base, true, &r->norm2, groups, NORM_EPS, &r->conv2, h);
 	dtp_arena_release(&c->scratch, mark);
 	return base;
 }
@@ -38,7 +34,7 @@ static void attention(struct dtp_ctx *c, const struct dtp_vae *v, const struct d
 {
 	int64_t C = x.shape[2], S = x.shape[0] * x.shape[1];
 	uint64_t mark = dtp_arena_mark(&c->scratch);
-	struct dtp_tensor n = pixels(dtp_group_norm(c, &a->norm, x, (int)v->config.groups, NORM_EPS, false));
+	struct dtp_tensor n = pixels(dtp_group_norm(c, &a->norm, x, (int)v->config.groups, NORM_EPS));
 	struct dtp_tensor q = dtp_linear(c, &a->q, n), k = dtp_linear(c, &a->k, n), u = dtp_linear(c, &a->v, n);
 	struct dtp_tensor o = dtp_new2(c, S, C);
 	struct dtp_attention one_head = {.scale = 1.0f / sqrtf((float)C), .key_end = S, .group = 1};
@@ -87,11 +83,12 @@ struct dtp_tensor dtp_vae_encode(struct dtp_ctx *c, const struct dtp_vae *v, str
 	x = mid_block(c, v, e, x);
 	if (image == 0)
 		dtp_stage_picture(c, x, "image.0.encoder.mid");
-	x = dtp_conv(c, &e->conv_out, dtp_group_norm(c, &e->conv_norm_out, x, (int)cfg->groups, NORM_EPS, true), 1, 1, 1);
+	struct dtp_tensor moments = dtp_new3(c, x.shape[0], x.shape[1], 2 * cfg->latent_channels);
+	dtp_norm_conv(c, moments, false, &e->conv_norm_out, (int)cfg->groups, NORM_EPS, &e->conv_out, x);
 	if (cfg->quant_conv)
-		x = dtp_conv(c, &v->quant, x, 1, 0, 0);
-	dtp_stage_picture(c, x, "image.%d.moments", image);
-	dtp_copy(c, latents, dtp_narrow(x, 2, 0, cfg->latent_channels)); /* what follows is the logarithm of the variance */
+		moments = dtp_conv(c, &v->quant, moments, 1, 0, 0);
+	dtp_stage_picture(c, moments, "image.%d.moments", image);
+	dtp_copy(c, latents, dtp_narrow(moments, 2, 0, cfg->latent_channels)); /* what follows is the logarithm of the variance */
 	dtp_arena_release(&c->scratch, mark);
 	return latents;
 }
@@ -147,11 +144,10 @@ struct dtp_tensor dtp_vae_decode(struct dtp_ctx *c, const struct dtp_vae *v, str
 	}
 	if (c->dump) { /* the reference records the norm before its activation */
 		uint64_t extra = dtp_arena_mark(&c->scratch);
-		dtp_stage_picture(c, dtp_group_norm(c, &d->conv_norm_out, x, (int)cfg->groups, NORM_EPS, false), "vae.conv_norm_out");
+		dtp_stage_picture(c, dtp_group_norm(c, &d->conv_norm_out, x, (int)cfg->groups, NORM_EPS), "vae.conv_norm_out");
 		dtp_arena_release(&c->scratch, extra);
 	}
-	x = dtp_group_norm(c, &d->conv_norm_out, x, (int)cfg->groups, NORM_EPS, true);
-	dtp_conv_into(c, picture, &d->conv_out, x, 1, 1, 1);
+	dtp_norm_conv(c, picture, false, &d->conv_norm_out, (int)cfg->groups, NORM_EPS, &d->conv_out, x);
 	dtp_stage_picture(c, picture, "vae.image");
 	dtp_arena_release(&c->scratch, mark);
 	return picture;

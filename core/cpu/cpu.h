@@ -134,6 +134,10 @@ enum dtp_code dtp_cpu_qk_norm_rope(struct dtp_backend *be, struct dtp_tensor x, 
 enum dtp_code dtp_cpu_group_norm(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x,
 				 const struct dtp_weight *w, const struct dtp_weight *b, int groups, float eps, bool silu,
 				 struct dtp_err *err);
+enum dtp_code dtp_cpu_group_maps(struct dtp_backend *be, struct dtp_tensor maps, struct dtp_tensor x, const struct dtp_weight *w,
+				 const struct dtp_weight *b, int groups, float eps, struct dtp_err *err);
+enum dtp_code dtp_cpu_window(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor maps, int64_t first,
+			     struct dtp_err *err);
 
 /* pointwise.c */
 enum dtp_code dtp_cpu_embedding(struct dtp_backend *be, struct dtp_tensor out, const int32_t *ids,

@@ -104,30 +104,78 @@ static void group_affine(const struct moments *m, int64_t channels, int groups, 
 	}
 }
 
-enum dtp_code dtp_cpu_group_norm(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x,
-				 const struct dtp_weight *w, const struct dtp_weight *b, int groups, float eps, bool silu,
-				 struct dtp_err *err)
+static uint64_t moments_bytes(int64_t pixels, int64_t channels)
 {
-	struct dtp_cpu *cpu = dtp_cpu_of(be);
-	int64_t c = x.shape[2], pixels = x.shape[0] * x.shape[1], cp = dtp_round_up(c, 16), size = (int64_t)dtp_dtype_size(x.dtype);
+	return 2 * (uint64_t)((pixels < SLICES ? pixels : SLICES) * channels) * sizeof(double);
+}
+
+/* The map of every channel of x, made in the first moments_bytes of the shared scratch. */
+static void channel_maps(struct dtp_cpu *cpu, struct dtp_tensor x, const struct dtp_weight *w, const struct dtp_weight *b, int groups,
+			 float eps, float *scale, float *bias)
+{
+	int64_t c = x.shape[2], pixels = x.shape[0] * x.shape[1], size = (int64_t)dtp_dtype_size(x.dtype);
 	struct moments m = {.slices = pixels < SLICES ? pixels : SLICES};
 
-	if (pixels == 0 || c == 0)
-		return DTP_OK;
-	uint64_t sums = (uint64_t)(m.slices * c) * sizeof(double);
-	enum dtp_code rc = dtp_cpu_scratch(cpu, 2 * sums + 2 * (uint64_t)cp * sizeof(float), 0, err);
-	if (rc)
-		return rc;
 	m.sum = cpu->shared;
 	m.squares = m.sum + m.slices * c;
-	float *scale = (float *)(m.squares + m.slices * c), *bias = scale + cp;
-	memset(m.sum, 0, 2 * sums);
+	memset(m.sum, 0, moments_bytes(pixels, c));
 #pragma omp parallel for num_threads(cpu->threads)
 	for (int64_t s = 0; s < m.slices; s++) {
 		int64_t begin = pixels * s / m.slices, end = pixels * (s + 1) / m.slices;
 		dtp_vec_moments(m.sum + s * c, m.squares + s * c, (const char *)x.data + begin * c * size, x.dtype, end - begin, c);
 	}
 	group_affine(&m, c, groups, (double)pixels, eps, dtp_cpu_vector(w), dtp_cpu_vector(b), scale, bias);
+}
+
+enum dtp_code dtp_cpu_group_maps(struct dtp_backend *be, struct dtp_tensor maps, struct dtp_tensor x, const struct dtp_weight *w,
+				 const struct dtp_weight *b, int groups, float eps, struct dtp_err *err)
+{
+	struct dtp_cpu *cpu = dtp_cpu_of(be);
+	int64_t c = x.shape[2], pixels = x.shape[0] * x.shape[1];
+	enum dtp_code rc = dtp_cpu_scratch(cpu, moments_bytes(pixels, c), 0, err);
+
+	if (!rc && pixels && c)
+		channel_maps(cpu, x, w, b, groups, eps, dtp_row(&maps, 0), dtp_row(&maps, 1));
+	return rc;
+}
+
+enum dtp_code dtp_cpu_window(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor maps, int64_t first,
+			     struct dtp_err *err)
+{
+	int64_t h = x.shape[0], w = x.shape[1], c = x.shape[2], pixel = c * (int64_t)dtp_dtype_size(x.dtype);
+	const float *scale = dtp_row(&maps, 0), *bias = dtp_row(&maps, 1);
+
+	(void)err;
+#pragma omp parallel for num_threads(dtp_cpu_of(be)->threads)
+	for (int64_t i = 0; i < out.shape[0]; i++) {
+		char *d = (char *)out.data + i * (w + 2) * pixel;
+		const char *s = (const char *)x.data + (first + i) * w * pixel;
+		if (first + i < 0 || first + i >= h) {
+			memset(d, 0, (size_t)((w + 2) * pixel));
+			continue;
+		}
+		memset(d, 0, (size_t)pixel);
+		for (int64_t p = 0; p < w; p++)
+			dtp_vec_affine(d + (p + 1) * pixel, s + p * pixel, x.dtype, scale, bias, true, c);
+		memset(d + (w + 1) * pixel, 0, (size_t)pixel);
+	}
+	return DTP_OK;
+}
+
+enum dtp_code dtp_cpu_group_norm(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x,
+				 const struct dtp_weight *w, const struct dtp_weight *b, int groups, float eps, bool silu,
+				 struct dtp_err *err)
+{
+	struct dtp_cpu *cpu = dtp_cpu_of(be);
+	int64_t c = x.shape[2], pixels = x.shape[0] * x.shape[1], cp = dtp_round_up(c, 16), size = (int64_t)dtp_dtype_size(x.dtype);
+
+	if (pixels == 0 || c == 0)
+		return DTP_OK;
+	enum dtp_code rc = dtp_cpu_scratch(cpu, moments_bytes(pixels, c) + 2 * (uint64_t)cp * sizeof(float), 0, err);
+	if (rc)
+		return rc;
+	float *scale = (float *)((char *)cpu->shared + moments_bytes(pixels, c)), *bias = scale + cp;
+	channel_maps(cpu, x, w, b, groups, eps, scale, bias);
 #pragma omp parallel for num_threads(cpu->threads)
 	for (int64_t p = 0; p < pixels; p++)
 		dtp_vec_affine((char *)out.data + p * c * size, (const char *)x.data + p * c * size, x.dtype, scale, bias, silu, c);

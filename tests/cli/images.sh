@@ -14,6 +14,28 @@ draw="--model $model --prompt fox --steps 1 --max-sequence-length 32 --seed 1"
 	expect one_side_given 0 '^$' 'wrote .* \(96x64, seed 1\)$' $draw --image $a --height 64 -o "$dir/c.png"
 	expect bench_runs_with_references 0 '"reference_images":[[:space:]]*1' '.' bench $draw --image $a --json --repeat 2
 
+	# The plan counts the tokens in each step, and the encoder's phase; a run without images has neither.
+	case_ plan_counts_references
+	for n in 0 1 2; do
+		set --
+		[ $n -ge 1 ] && set -- "$@" --image $a
+		[ $n -ge 2 ] && set -- "$@" --image $b
+		"$DIFFTP" plan --model $model --height 80 --width 96 --dtype fp32 --json "$@" >"$dir/plan$n" 2>"$dir/err" ||
+			fail "exit code $?: $(cat "$dir/err")"
+		"$TESTBIN/tool_json" "$dir/plan$n" reference_images >"$dir/value" 2>&1
+		[ "$(cat "$dir/value")" = $n ] || fail "reference_images is $(cat "$dir/value"), not $n"
+	done
+	flops() { # N PHASE
+		"$TESTBIN/tool_json" "$dir/plan$1" "phases.$2.flops"
+	}
+	[ "$(flops 0 1)" != "$(flops 1 1)" ] && [ "$(flops 1 1)" != "$(flops 2 1)" ] || fail "a step costs the same with images"
+	[ "$("$TESTBIN/tool_json" "$dir/plan2" phases.3.name)" = references ] || fail "no phase of the references"
+	"$TESTBIN/tool_json" "$dir/plan0" phases.3.name >/dev/null 2>&1 && fail "a phase of references where there are none"
+	"$DIFFTP" plan --model $model --image $a >"$dir/text" 2>&1
+	grep -Eq '^  references +0 +[0-9.]+ kB +[0-9.]+ MB ' "$dir/text" || fail "no line of the references' memory: $(cat "$dir/text")"
+	grep -q '96x80, 4 steps, 512 text tokens, 1 reference image$' "$dir/text" || fail "the first line: $(head -n 1 "$dir/text")"
+	done_
+
 	case_ order_matters
 	"$DIFFTP" $draw --height 64 --width 64 --image $a --image $b -o "$dir/ab.png" -q
 	"$DIFFTP" $draw --height 64 --width 64 --image $b --image $a -o "$dir/ba.png" -q
