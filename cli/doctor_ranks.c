@@ -48,7 +48,7 @@ static void note(const struct dtp_monitor *mon, const struct dtp_comm *world, co
 		mon->note(mon->arg, text);
 }
 
-static enum dtp_code measure(struct dtp_comm *world, const struct dtp_monitor *mon, struct dtp_err *err)
+static enum dtp_code measure(struct dtp_comm *c, const struct dtp_monitor *mon, struct dtp_err *err)
 {
 	float *x = malloc((size_t)LARGE * sizeof *x);
 	double small = 0, large = 0;
@@ -57,19 +57,36 @@ static enum dtp_code measure(struct dtp_comm *world, const struct dtp_monitor *m
 	if (!x)
 		return dtp_fail(err, DTP_FAILED, "out of memory");
 	mon->stage(mon->arg, DTP_PHASE_STEP, "sum over the ranks");
-	enum dtp_code code = time_sums(world, x, 1, SMALL_TIMES, &small, err);
+	enum dtp_code code = time_sums(c, x, 1, SMALL_TIMES, &small, err);
 	if (!code)
-		code = time_sums(world, x, LARGE, LARGE_TIMES, &large, err);
+		code = time_sums(c, x, LARGE, LARGE_TIMES, &large, err);
 	free(x);
 	if (code)
 		return code;
-	snprintf(text, sizeof text, "sums %.9g %.9g", small, large);
-	note(mon, world, text);
+	snprintf(text, sizeof text, "sums %s %.9g %.9g", c->ops->name, small, large);
+	note(mon, c, text);
 	return DTP_OK;
 }
 
-static enum dtp_code compare_nccl(struct dtp_comm *world, const struct dtp_monitor *mon, struct dtp_err *err)
+/* As a run on this host does it, and as one on several would. */
+static enum dtp_code measure_all(struct dtp_worker *w, struct dtp_err *err)
 {
+	struct dtp_comm *world = dtp_worker_world(w), *loopback;
+	const struct dtp_monitor *mon = dtp_worker_monitor(w);
+
+	if (measure(world, mon, err) || !strcmp(world->ops->name, "gloo"))
+		return err->code;
+	if (dtp_comm_gloo(world->rank, world->size, dtp_worker_store(w), "doctor", NULL, mon, &loopback, err))
+		return err->code;
+	enum dtp_code code = measure(loopback, mon, err);
+	dtp_comm_destroy(loopback);
+	return code;
+}
+
+static enum dtp_code compare_nccl(struct dtp_worker *w, struct dtp_err *err)
+{
+	struct dtp_comm *world = dtp_worker_world(w);
+	const struct dtp_monitor *mon = dtp_worker_monitor(w);
 	struct dtp_nccl nccl;
 	int version = 0; /* there is none */
 	char why[256], text[96];
@@ -91,7 +108,7 @@ enum dtp_code dtp_doctor_rank(struct dtp_err *err)
 	enum dtp_code code = dtp_worker_open(&w, err);
 
 	if (code == DTP_OK) {
-		code = (getenv(ABOUT_NCCL) ? compare_nccl : measure)(dtp_worker_world(w), dtp_worker_monitor(w), err);
+		code = (getenv(ABOUT_NCCL) ? compare_nccl : measure_all)(w, err);
 		code = dtp_worker_close(w, code, err);
 	}
 	err->code = DTP_OK; /* the launcher has it */
@@ -100,17 +117,19 @@ enum dtp_code dtp_doctor_rank(struct dtp_err *err)
 
 /* ---- in the probe */
 
-static void tell_sums(struct dtp_findings *f, double small, double large)
+static void tell_sums(struct dtp_findings *f, const char *by, double small, double large)
 {
 	double bytes = (double)LARGE * sizeof(float), rate = bytes / large;
 	cJSON *data = cJSON_CreateObject();
 
+	cJSON_AddStringToObject(data, "by", by);
 	cJSON_AddNumberToObject(data, "latency_seconds", small);
 	cJSON_AddNumberToObject(data, "bytes", bytes);
 	cJSON_AddNumberToObject(data, "bytes_per_second", rate);
 	dtp_found(f, rate < SLOW ? DTP_VERDICT_WARNING : DTP_VERDICT_OK, data,
 		  rate < SLOW ? "see what else runs here; more threads per rank and fewer ranks need fewer sums" : NULL,
-		  "two ranks sum %.1f MB over loopback at %.2f GB/s, and 4 bytes in %.0f microseconds", bytes / 1e6, rate / 1e9, small * 1e6);
+		  "two ranks sum %.1f MB through %s at %.2f GB/s, and 4 bytes in %.0f microseconds", bytes / 1e6,
+		  strcmp(by, "shared") ? "the loopback interface" : "shared memory", rate / 1e9, small * 1e6);
 }
 
 static void tell_nccl(struct dtp_findings *f, int a, int b)
@@ -129,10 +148,11 @@ static void tell_nccl(struct dtp_findings *f, int a, int b)
 static void on_event(void *arg, const struct dtp_event *e)
 {
 	double small, large;
+	char by[16];
 	int a, b;
 
-	if (e->kind == DTP_EVENT_NOTE && sscanf(e->text, "sums %lg %lg", &small, &large) == 2)
-		tell_sums(arg, small, large);
+	if (e->kind == DTP_EVENT_NOTE && sscanf(e->text, "sums %15s %lg %lg", by, &small, &large) == 3)
+		tell_sums(arg, by, small, large);
 	else if (e->kind == DTP_EVENT_NOTE && sscanf(e->text, "nccl %d %d", &a, &b) == 2)
 		tell_nccl(arg, a, b);
 }

@@ -36,8 +36,10 @@ doctor 0
 for probe in processors memory 'shared memory' limits libraries disk GPUs 'GPU links' CUDA NCCL ranks 'NCCL in ranks'; do
 	grep -Eq "^(ok|warning) +$probe " "$dir/out" || fail "nothing of '$probe': $(cat "$dir/out")"
 done
-found ok ranks 'two ranks sum 16.8 MB over loopback at [0-9.]+ GB/s, and 4 bytes in [0-9]+ microseconds$' ||
-	found warning ranks 'two ranks sum 16.8 MB over loopback at 0.1'
+for way in 'shared memory' 'the loopback interface'; do
+	grep -Eq "^(ok|warning) +ranks +two ranks sum 16.8 MB through $way at [0-9.]+ GB/s, and 4 bytes in [0-9]+ microseconds$" "$dir/out" ||
+		fail "no sums through $way: $(cat "$dir/out")"
+done
 tail -n 1 "$dir/out" | grep -Eq '^[0-9]+ ok, [0-9]+ warnings?, 0 failures$' || fail "the last line: $(tail -n 1 "$dir/out")"
 [ ! -s "$dir/err" ] || fail "stderr: $(cat "$dir/err")"
 done_
