@@ -320,8 +320,10 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, const str
 	    dtp_pipeline_open(&o, &mon, &p, err))
 		return err->code;
 	enum dtp_code code = dtp_inputs_read(args, &inputs, &q, err);
+	bool known = !code || progress; /* only rank 0's host must have them, and without them nothing can be predicted */
 	if (!code)
 		code = check_model(args, p, &o, &q, writes, &limits, seat, err);
+	code = known ? code : DTP_OK;
 	if (code == DTP_OK && progress) {
 		announce(args, progress, p, &o, &q, seat);
 		warn_without_effect(args, progress, p, &q);
@@ -396,10 +398,9 @@ static enum dtp_code run_other(const struct dtp_args *args, const struct dtp_pla
 	if (!code) {
 		launch->seat = dtp_member_seat(m);
 		launch->threads_per_rank = dtp_host_share(node_threads(args), sharers(args, launch->seat), 0);
-		/* Of a host that rank 0 knows nothing of.  Reference images and prompts need not be there, and without them nothing is
-		 * known. */
-		if (launch->seat->local_rank == 0 && !args->images.n && !args->prompts)
-			prepare(args, false, launch->seat, NULL, refusal);
+		/* Of a host that rank 0 knows nothing of; a batch checks each line when it comes to it. */
+		if (launch->seat->local_rank == 0 && !args->prompts && !prepare(args, false, launch->seat, NULL, refusal))
+			*refusal = (struct dtp_err)DTP_ERR_INIT;
 		code = dtp_member_run(m, launch, refusal->code ? refusal : NULL, err);
 	}
 	dtp_member_free(m);
@@ -446,6 +447,11 @@ enum dtp_code dtp_job_run(const struct dtp_args *args, char **argv, bool writes,
 		return dtp_fail(err, DTP_REFUSED, "option '--model' is missing: the folder of the pipeline");
 	if (dtp_embeds_options_check(args, err) || dtp_place_find(args->launcher, &place, err))
 		return err->code;
+	if (args->rendezvous && !place.launcher)
+		return dtp_fail(err, DTP_REFUSED,
+				"option '--rendezvous': no launcher's variables say that this process is one of its ranks (RANK, "
+				"OMPI_COMM_WORLD_RANK, SLURM_PROCID and those that go with them), and ranks that difftp starts itself need no "
+				"place to meet");
 	dtp_progress_init(&progress, stderr, args->quiet);
 	if (place.size > 1) {
 		code = run_external(args, &place, writes, &launch, err);

@@ -82,12 +82,14 @@ static enum dtp_code number(const struct pick *v, int lo, int hi, int *out, stru
 
 /* ---- one launcher */
 
-static enum dtp_code need(const struct launcher *l, const struct pick *v, const char *though, struct dtp_err *err)
+static enum dtp_code need(const struct launcher *l, const struct pick *v, const struct pick *other, struct dtp_err *err)
 {
 	if (v->value)
 		return DTP_OK;
+	if (!other->value) /* the launcher was named */
+		return dtp_fail(err, DTP_REFUSED, "the variable '%s' is not set: %s sets it" REMEDY, v->name, l->name);
 	return dtp_fail(err, DTP_REFUSED, "the variable '%s' is not set, though '%s' is: %s sets both" REMEDY, v->name,
-			though, l->name);
+			other->name, l->name);
 }
 
 static enum dtp_code read_numbers(const struct launcher *l, struct dtp_place *p, struct dtp_err *err)
@@ -96,7 +98,7 @@ static enum dtp_code read_numbers(const struct launcher *l, struct dtp_place *p,
 		    hosts = pick(l->hosts);
 	int local_rank, local_size = 0, nhosts = 0;
 
-	if (need(l, &rank, size.name, err) || need(l, &size, rank.name, err) || need(l, &local, rank.name, err) ||
+	if (need(l, &rank, &size, err) || need(l, &size, &rank, err) || need(l, &local, &rank, err) ||
 	    number(&size, 1, MOST_RANKS, &p->size, err) || number(&rank, 0, MOST_RANKS, &p->rank, err) ||
 	    number(&local, 0, MOST_RANKS, &local_rank, err) ||
 	    (locals.value && number(&locals, 1, MOST_RANKS, &local_size, err)) ||

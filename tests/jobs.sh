@@ -78,7 +78,7 @@ nothing_left() {
 	[ -z "$(processes)" ] || fail "processes are left: $(processes | tr '\n' ' ')"
 	[ -z "$(ls -A "$dir/out")" ] || fail "files are left: $(ls -A "$dir/out")"
 	[ "$(ls -A /dev/shm 2>/dev/null)" = "$shm" ] || fail "shared memory is left"
-	! grep -q 'difftp' /proc/net/unix || fail "sockets are left: $(grep difftp /proc/net/unix)"
+	! grep "@difftp srun job '$$" /proc/net/unix || fail "sockets are left"
 }
 one_message() { # EXPRESSION: the only one, of all ranks together
 	[ "$(cat "$dir"/err.* | grep -c '^difftp: ')" -eq 1 ] || fail "not one message: $(cat "$dir"/err.*)"

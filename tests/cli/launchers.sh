@@ -114,6 +114,8 @@ remedy='; --launcher self ignores the variables and starts the ranks itself'
 wrong no_size "RANK=0" "the variable 'WORLD_SIZE' is not set, though 'RANK' is: torchrun sets both$remedy"
 wrong no_rank "WORLD_SIZE=2" "the variable 'RANK' is not set, though 'WORLD_SIZE' is: torchrun sets both$remedy"
 wrong no_local_rank "RANK=0 WORLD_SIZE=2" "the variable 'LOCAL_RANK' is not set, though 'RANK' is: torchrun sets both$remedy"
+wrong none_though_named "A=b" "the variable 'RANK' is not set: torchrun sets it$remedy" --launcher torchrun
+wrong rendezvous_alone "A=b" "option '--rendezvous': no launcher's variables say that this process is one of its ranks (RANK, OMPI_COMM_WORLD_RANK, SLURM_PROCID and those that go with them), and ranks that difftp starts itself need no place to meet" --rendezvous tcp:a:1
 wrong no_port "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=x" \
 	"the variable 'MASTER_PORT' is not set, though 'MASTER_ADDR' is: the ranks meet where both say; unset it, or say with --rendezvous where they meet"
 wrong rank_no_number "RANK=1x WORLD_SIZE=2 LOCAL_RANK=0" \
