@@ -84,7 +84,9 @@ static void *fuse(const char *q, const char *const *parts, int64_t *rows)
 		const struct dtp_st_entry *e = dtp_st_find(&st, name);
 		if (!e || !(all = realloc(all, used + e->nbytes)))
 			die(name);
-		memcpy(all + used, load(e), e->nbytes);
+		void *part = load(e);
+		memcpy(all + used, part, e->nbytes);
+		free(part);
 		used += e->nbytes;
 		*rows += e->shape[0];
 	}
@@ -147,5 +149,5 @@ int main(int argc, char **argv)
 	}
 	if (dtp_st_write(argv[2], out, n, NULL, 0, &err))
 		die(err.message);
-	return 0; /* with all that was allocated */
+	return 0;
 }
