@@ -74,7 +74,7 @@ struct batch {
 	struct dtp_sources sources;
 	struct dtp_hosts hosts;
 	int64_t total;              /* images of the whole batch, if they are known */
-	enum dtp_level told;        /* the least that was told of */
+	int told;                   /* the least level that was told of */
 	struct dtp_item *group[DTP_GROUP];
 	int ngroup;
 	const struct dtp_item *at;  /* what is being drawn */
@@ -86,10 +86,10 @@ static enum dtp_code encode(struct batch *b, const struct command *c, const char
 {
 	struct slot *s = &b->slot[c->slot];
 
-	enum dtp_level level = (enum dtp_level)c->level;
+	const struct dtp_level *level = &dtp_levels[c->level];
 
-	b->session.several = level > DTP_LEVEL_TURNS;
-	dtp_pipeline_stay(b->rank->pipeline, level == DTP_LEVEL_ALL || b->rank->options.keep_text_encoder, dtp_level_prompts(level));
+	b->session.several = level->pictures;
+	dtp_pipeline_stay(b->rank->pipeline, level->text || b->rank->options.keep_text_encoder, level->prompts);
 	if (dtp_item_request(b->rank, text, (size_t)c->length, c->first, &s->line, &s->request, err))
 		return err->code;
 	return dtp_session_encode(&b->session, &s->request, &s->run, err);
@@ -236,19 +236,21 @@ static enum dtp_code draw_item(struct batch *b, int slot, struct dtp_err *err)
 	return code ? code : lead(b, &(struct command){.order = DROP, .slot = slot}, NULL, err);
 }
 
-static void tell_level(struct batch *b, enum dtp_level level)
+static void tell_level(struct batch *b, int level)
 {
-	static const char *const texts[] = {
-		[DTP_LEVEL_TURNS] = "transformer and VAE do not fit beside each other: they are loaded in turn for each image",
-		[DTP_LEVEL_PICTURES] = "the text encoder does not fit beside the transformer: prompts are encoded in groups of up to 32, each of "
-				       "which loads both again",
-	};
+	const struct dtp_level *l = &dtp_levels[level];
+	char text[256] = "transformer and VAE do not fit beside each other: they are loaded in turn for each image";
 
 	if (level >= b->told)
 		return;
 	b->told = level;
+	if (l->pictures && l->prompts == 1)
+		snprintf(text, sizeof text, "the text encoder does not fit beside the transformer: they are loaded in turn for each prompt");
+	else if (l->pictures)
+		snprintf(text, sizeof text, "the text encoder does not fit beside the transformer: prompts are encoded in groups of up to %d, "
+			 "each of which loads both again", l->prompts);
 	if (b->rank->rank == 0)
-		b->rank->mon->note(b->rank->mon->arg, texts[level]);
+		b->rank->mon->note(b->rank->mon->arg, text);
 }
 
 /* All prompts first: an encoder that has to make room for the transformer is loaded once for the group. */
@@ -319,7 +321,7 @@ static enum dtp_lines_got gather(struct batch *b, struct queue *q, struct dtp_it
 	while (got == DTP_LINES_LINE) {
 		struct dtp_item *item = b->group[b->ngroup++] = *next;
 		*next = NULL;
-		if (b->ngroup == dtp_level_prompts(item->level))
+		if (b->ngroup == dtp_levels[item->level].prompts)
 			break;
 		got = next_item(b, q, false, next, err);
 		if (got == DTP_LINES_LINE && (*next)->level != item->level)
@@ -466,7 +468,7 @@ enum dtp_code dtp_batch_work(struct dtp_rank *rank, struct dtp_err *err)
 	if (!b)
 		return dtp_fail(err, DTP_FAILED, "out of memory");
 	b->rank = rank;
-	b->told = DTP_LEVEL_ALL;
+	b->told = DTP_LEVELS - 1;
 	b->session = (struct dtp_session){.pipeline = rank->pipeline, .backend = rank->backend, .mesh = &rank->mesh,
 		.mon = rank->mon, .node_threads = rank->node_threads, .output = rank->request.output, .several = true};
 	enum dtp_code code = dtp_hosts_gather(rank, &b->hosts, err);

@@ -97,12 +97,16 @@ static enum dtp_code take_names(struct dtp_items *items, const struct dtp_item *
 
 /* ---- memory */
 
+const struct dtp_level dtp_levels[DTP_LEVELS] = {
+	{false, false, 1}, {true, false, 1}, {true, false, 4}, {true, false, DTP_GROUP}, {true, true, 1},
+};
+
 /* What memory depends on, and the answer: most lines ask for the same. */
 struct dtp_fit_memo {
 	struct dtp_fit_memo *next;
 	int64_t height, width, length;
 	bool guided;
-	enum dtp_level level;
+	int level;
 	struct dtp_err err; /* code DTP_OK: it fits, at this level */
 };
 
@@ -117,29 +121,26 @@ static const struct dtp_fit_memo *memo_of(const struct dtp_items *items, const s
 }
 
 /* The request that takes as much as a batch of such requests. */
-static struct dtp_request stand_in(const struct dtp_items *items, const struct dtp_request *q, enum dtp_level level)
+static struct dtp_request stand_in(const struct dtp_items *items, const struct dtp_request *q, const struct dtp_level *l)
 {
 	struct dtp_request r = *q;
 
-	r.num_images = level == DTP_LEVEL_TURNS ? 1 : 2;
-	dtp_pipeline_stay(items->rank->pipeline, level == DTP_LEVEL_ALL || items->rank->options.keep_text_encoder,
-			  dtp_level_prompts(level));
+	r.num_images = l->pictures ? 2 : 1;
+	dtp_pipeline_stay(items->rank->pipeline, l->text || items->rank->options.keep_text_encoder, l->prompts);
 	return r;
 }
 
-static enum dtp_code find_level(const struct dtp_items *items, const struct dtp_request *q, enum dtp_level *level,
-				struct dtp_err *err)
+static enum dtp_code find_level(const struct dtp_items *items, const struct dtp_request *q, int *level, struct dtp_err *err)
 {
 	const struct dtp_rank *rank = items->rank;
 	const struct dtp_bound *over = NULL;
 	struct dtp_fit fit;
 	struct dtp_request r;
 
-	for (int l = DTP_LEVEL_ALL; l >= DTP_LEVEL_TURNS; l--) {
-		r = stand_in(items, q, l);
+	for (*level = DTP_LEVELS - 1; *level >= 0; --*level) {
+		r = stand_in(items, q, &dtp_levels[*level]);
 		if (dtp_fit_predict(rank->pipeline, &rank->options, &r, &fit, err))
 			return err->code;
-		*level = (enum dtp_level)l;
 		if (!(over = dtp_hosts_over(items->hosts, &fit)))
 			return DTP_OK;
 	}
@@ -156,7 +157,7 @@ static enum dtp_code check_memory(struct dtp_items *items, struct dtp_item *item
 		if (!m)
 			return dtp_fail(err, DTP_FAILED, "out of memory");
 		*m = (struct dtp_fit_memo){items->memo, q->height, q->width, q->max_sequence_length, q->guidance_scale > 1,
-					   DTP_LEVEL_TURNS, DTP_ERR_INIT};
+					   0, DTP_ERR_INIT};
 		find_level(items, q, &m->level, &m->err);
 		known = items->memo = m;
 	}
@@ -175,14 +176,20 @@ static bool is_own(const struct dtp_items *items, const struct dtp_item *item, i
 	return (item->first + image) % replicas->size == replicas->rank;
 }
 
-void dtp_items_complain(const struct dtp_items *items, int64_t number, bool own, const struct dtp_err *why)
+void dtp_items_complain(struct dtp_items *items, int64_t number, bool own, const struct dtp_err *why)
 {
 	const struct dtp_monitor *mon = items->rank->mon;
 	char text[sizeof why->message + 300];
 
 	if (!own && items->rank->rank)
 		return;
-	snprintf(text, sizeof text, "%.200s:%" PRId64 ": %s", dtp_lines_name(items->rank->args->prompts), number, why->message);
+	int n = snprintf(text, sizeof text, "%.200s:%" PRId64 ": ", dtp_lines_name(items->rank->args->prompts), number);
+	if (strcmp(why->message, items->complaint))
+		snprintf(text + n, sizeof text - (size_t)n, "%s", why->message);
+	else /* many lines may be too large for this machine, or for the disk */
+		snprintf(text + n, sizeof text - (size_t)n, "as line %" PRId64, items->complained);
+	snprintf(items->complaint, sizeof items->complaint, "%s", why->message);
+	items->complained = number;
 	mon->warn(mon->arg, text);
 }
 

@@ -9,18 +9,15 @@
 #include "lines.h"
 #include "record.h"
 
-/* How much stays loaded while an item is drawn: as much as fits. */
-enum dtp_level {
-	DTP_LEVEL_TURNS,    /* every component makes room for the next, for each image */
-	DTP_LEVEL_PICTURES, /* transformer and VAE stay; prompts are encoded beforehand, in groups */
-	DTP_LEVEL_ALL       /* the text encoder stays too */
+/* How much stays loaded while an item is drawn, from least memory to most: the last one that fits is taken. */
+struct dtp_level {
+	bool pictures; /* transformer and VAE, beside each other */
+	bool text;     /* the text encoder too */
+	int prompts;   /* are encoded before the first of them is drawn: their embeddings (8 MB each for a model of 4B) are held */
 };
-/* Prompts of a group: their embeddings (8 MB each for a model of 4B) are held until they are drawn. */
-#define DTP_GROUP 32
-static inline int dtp_level_prompts(enum dtp_level level)
-{
-	return level == DTP_LEVEL_PICTURES ? DTP_GROUP : 1;
-}
+#define DTP_LEVELS 5
+extern const struct dtp_level dtp_levels[DTP_LEVELS];
+#define DTP_GROUP 32 /* the most prompts of any */
 
 /* A line, and those of its images that this replica is to draw. */
 struct dtp_item {
@@ -30,7 +27,7 @@ struct dtp_item {
 	size_t len;
 	struct dtp_line line;
 	struct dtp_request request; /* resolved; its seed is that of image 0 */
-	enum dtp_level level;
+	int level;                  /* of dtp_levels */
 	int *todo, ntodo;           /* indices of images within the line */
 };
 void dtp_item_free(struct dtp_item *item);
@@ -52,6 +49,8 @@ struct dtp_items {
 	struct dtp_tally tally;
 	int64_t nlines, nimages;          /* until now; blank lines count */
 	int64_t good;                     /* lines that can be drawn */
+	char complaint[2048];             /* of the line that failed last */
+	int64_t complained;               /* its number */
 	void *names;                      /* a tree of those that are taken */
 	struct dtp_fit_memo *memo;
 };
@@ -63,5 +62,5 @@ enum dtp_code dtp_item_request(const struct dtp_rank *rank, const char *text, si
 enum dtp_lines_got dtp_items_next(struct dtp_items *items, bool wait, struct dtp_item **item, struct dtp_err *err);
 void dtp_items_free(struct dtp_items *items);
 /* Tells what is wrong with a line, once for all replicas or, with `own`, what only this one knows. */
-void dtp_items_complain(const struct dtp_items *items, int64_t number, bool own, const struct dtp_err *why);
+void dtp_items_complain(struct dtp_items *items, int64_t number, bool own, const struct dtp_err *why);
 #endif

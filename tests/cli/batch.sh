@@ -161,7 +161,7 @@ done_
 printf 'a\nb\nc\nd\n' >"$dir/four"
 case_ what_does_not_fit_beside_each_other_goes_in_turn
 batch all --prompts "$dir/four" --seed 1
-for limit in 1GB:1:1 142MB:1:1 140MB:4:4; do
+for limit in 1GB:1:1 142MB:1:1 140MB:1:1 139MB:4:4; do
 	loads=${limit#*:}
 	batch level --prompts "$dir/four" --seed 1 --max-memory "${limit%%:*}"
 	exits 0
@@ -171,10 +171,11 @@ done
 says '^transformer and VAE do not fit beside each other: they are loaded in turn for each image$'
 batch level --prompts "$dir/four" --seed 1 --max-memory 142MB
 says '^the text encoder does not fit beside the transformer: prompts are encoded in groups of up to 32'
-printf 'a\n{"prompt":"b","height":1024,"width":1024}\n' >"$dir/large"
+printf 'a\n{"prompt":"b","height":1024,"width":1024}\n{"prompt":"c","height":1024,"width":1024}\n' >"$dir/large"
 batch large --prompts "$dir/large" --seed 1 --max-memory 160MB
 exits 1
 says '^warning: .*large:2: not enough memory: rank 0 needs [0-9.]+ [MG]B at the peak, --max-memory allows 160 MB$'
+says '^warning: .*large:3: as line 2$'
 holds large 0000.png
 done_
 
