@@ -15,8 +15,8 @@ scenes.  Needs torch, diffusers, transformers and Pillow; two CPU cores do.
 Every stage can be stopped and called again: it goes on from its last checkpoint in DIR; checkpoints replace one another
 atomically.  text, vae and train keep a constant rate for --steps and then let it fall to 0 over --decay-steps, so a run can
 be ended well at any time: stop it and call the stage with --steps 0 --decay-steps N.  The state from before the fall stays in
-DIR as *.steady.pt; put back as *.pt, it goes on at the constant rate.  --init-from takes the weights of a pipeline's folder
-where DIR has none.
+DIR as *.steady.pt; put back as *.pt, it goes on at the constant rate.  --init-from takes the weights of a pipeline's folder,
+part by part, where DIR has none.
 
 The scenes: one or two of 6 shapes in 8 colours and 3 sizes on a plain ground, centres on a 3 x 3 grid.  A caption says all
 that varies but the radius (+-2 %), which is what lets 4 steps suffice without distillation.  Objects whose shape, colour
@@ -360,7 +360,7 @@ class Trainer:
             self.save(self.path.with_suffix(".steady.pt"))  # from which to go on at the constant rate, another time
             self.falls = (self.step, self.args.decay_steps)
         fall = (self.end - self.step) / self.falls[1] if self.falls else 1.0
-        return min(1.0, (self.step + 1) / 100) * fall
+        return min(1.0, (self.step + 1) / 50) * fall
 
     def update(self, loss: torch.Tensor):
         scale = self.rate()
@@ -420,8 +420,8 @@ def averaged(net, trainer):
 
 
 def start(args, net, part: str):
-    """The network, with the weights of --init-from if that was given."""
-    if args.init_from:
+    """The network, with the weights of --init-from if that was given and has the part."""
+    if args.init_from and (args.init_from / part).exists():
         net.load_state_dict(type(net).from_pretrained(args.init_from, subfolder=part, torch_dtype=torch.float32).state_dict())
     return net
 
@@ -521,9 +521,13 @@ def vae_batch(step: int, whole: bool) -> torch.Tensor:
 def psnr(vae, count: int = 64) -> float:
     scenes = test_scenes(count // 2, 1) + test_scenes(count // 2, 2)
     x = as_tensor([render(s, random.Random(i)) for i, s in enumerate(scenes)])
-    with torch.no_grad():
-        y = torch.cat([vae.decode(vae.encode(c).latent_dist.mode()).sample for c in x.split(16)]).clamp(-1, 1)
+    y = through(vae, x)
     return float((-10 * torch.log10((((x - y) / 2) ** 2).mean((1, 2, 3)))).mean())
+
+
+@torch.no_grad()
+def through(vae, x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([vae.decode(vae.encode(c).latent_dist.mode()).sample for c in x.split(16)]).clamp(-1, 1)
 
 
 def stage_vae(args):
@@ -838,6 +842,11 @@ def stage_judge(args):
     pipe = Flux2KleinPipeline.from_pretrained(args.out, torch_dtype=torch.bfloat16)
     pipe.set_progress_bar_config(disable=True)
     report["VAE, PSNR in dB"] = round(psnr(pipe.vae.float()), 2)
+    for things in (1, 2):
+        scenes = test_scenes(64, things)
+        back = through(pipe.vae, as_tensor([render(s, random.Random(i)) for i, s in enumerate(scenes)])) / 2 + 0.5
+        report[f"renders through the VAE, objects: {things}"] = scores(
+            [to_bytes(p) for p in back.permute(0, 2, 3, 1).numpy()], scenes)["all"]
     pipe.vae.bfloat16()
     by = "difftp, tp 2" if args.difftp else "diffusers"
     for things in (1, 2):
