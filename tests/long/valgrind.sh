@@ -7,7 +7,7 @@
 ${CC:-cc} -shared -fPIC -D_GNU_SOURCE -o "$dir/exec.so" tests/exec_preload.c -ldl || exit 1
 valgrind="valgrind -q --leak-check=full --errors-for-leak-kinds=definite,indirect,possible --error-exitcode=99 --num-callers=30
 	--suppressions=$PWD/tests/valgrind.supp --log-file=$dir/log.%p"
-export RUN_SECONDS=900 # some fifty times slower
+export RUN_SECONDS=1800 # some fifty times slower
 
 # A program that starts its ranks as the words given, and the ranks' own arguments.
 launches() { # WORD...
