@@ -383,6 +383,8 @@ static enum dtp_code join_world(struct dtp_worker *w, struct dtp_err *err)
 		code = dtp_comm_single(&w->mon, &world, err);
 	else
 		code = dtp_comm_gloo(w->rank, w->size, &w->store, "world", getenv(DTP_ENV_ADDRESS), &w->mon, &world, err);
+	if (code == DTP_REFUSED) /* the address was difftp's own choice, not the user's */
+		code = err->code = DTP_FAILED;
 	if (code)
 		return code;
 	code = dtp_comm_shared(world, &world, err);

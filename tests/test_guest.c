@@ -26,7 +26,7 @@ static void guest_survives_the_wire(void **state)
 
 	(void)state;
 	g.args = args;
-	g.args_len = sizeof args;
+	g.args_len = sizeof args - 1; /* a NUL follows */
 	struct dtp_msg m = dtp_guest_message(&g, buf, sizeof buf);
 	assert_true(dtp_guest_read(&r, &m));
 	assert_int_equal(r.rank, 3);
@@ -35,7 +35,7 @@ static void guest_survives_the_wire(void **state)
 	assert_string_equal(r.host, "alpha");
 	assert_string_equal(r.processors, "f");
 	assert_string_equal(r.address, "10.0.0.3");
-	assert_int_equal(r.args_len, sizeof args);
+	assert_int_equal(r.args_len, sizeof args - 1);
 	assert_memory_equal(r.args, args, sizeof args);
 	free(r.args);
 }
