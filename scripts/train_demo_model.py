@@ -14,9 +14,9 @@ scenes.  Needs torch, diffusers, transformers and Pillow; two CPU cores do.
 
 Every stage can be stopped and called again: it goes on from its last checkpoint in DIR; checkpoints replace one another
 atomically.  text, vae and train keep a constant rate for --steps and then let it fall to 0 over --decay-steps, so a run can
-be ended well at any time: stop it and call the stage with --steps 0 --decay-steps N.  The state from before the fall stays in
-DIR as *.steady.pt; put back as *.pt, it goes on at the constant rate.  --init-from takes the weights of a pipeline's folder,
-part by part, where DIR has none.
+be ended well at any time: stop it and call the stage with --steps 0 --decay-steps N.  A stage that is done does nothing
+more unless --steps is beyond where it is.  The state from before the fall stays in DIR as *.steady.pt; put back as *.pt, it
+goes on at the constant rate.  --init-from takes the weights of a pipeline's folder, part by part, where DIR has none.
 
 The scenes: one or two of 6 shapes in 8 colours and 3 sizes on a plain ground, centres on a 3 x 3 grid.  A caption says all
 that varies but the radius (+-2 %), which is what lets 4 steps suffice without distillation.  Objects whose shape, colour
@@ -347,8 +347,8 @@ class Trainer:
             for o, s in zip(optimizers, state["optimizers"]):
                 o.load_state_dict(s)
             print(f"{name}: goes on at step {self.step}", flush=True)
-        if self.falls and self.step < sum(self.falls):
-            self.end = sum(self.falls)  # it was stopped while the rate fell
+        if self.falls and (self.step < sum(self.falls) or args.steps <= self.step):
+            self.end = sum(self.falls)  # it was stopped while the rate fell, or it is done
         else:
             self.falls, self.end = None, max(args.steps, self.step) + args.decay_steps
 
