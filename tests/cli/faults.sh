@@ -297,7 +297,8 @@ slow_rank() {
 		done
 	) &
 	slow=$!
-	broken 1 none none --steps 200 --timeout 0.5
+	[ "${FAULTS:-}" = all ] && steps=1000 || steps=200
+	broken 1 none none --steps $steps --timeout 0.5
 	touch "$dir/done"
 	wait $slow
 	[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
