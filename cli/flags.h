@@ -81,7 +81,7 @@ struct dtp_args {
 	const char *negative_prompt, *system_message, *prompt_embeds, *save_prompt_embeds;
 	const char *devices, *max_memory, *emit, *filter, *against, *rendezvous;
 	const char *latents;
-	struct dtp_list images;
+	struct dtp_list images, loras;
 	const char *word[DTP_MAX_WORDS];
 	int nwords;
 	int64_t height, width, steps, num_images, max_sequence_length;

@@ -2,6 +2,7 @@
 /* The table of options.  A row here is all that an option needs: parsing, --help and the man page follow from it. */
 #include "flags.h"
 
+#include "lora.h"
 #include "reference.h"
 
 const char *const dtp_group_titles[DTP_NGROUPS] = {
@@ -18,6 +19,9 @@ const struct dtp_option dtp_options[] = {
 	 .commands = DTP_CMD_ASK | DTP_CMD_DOCTOR | DTP_CMD_SHARD | DTP_CMD_DECODE,
 	 .offset = AT(model), .value = "DIR",
 	 .text = "pipeline folder in the diffusers layout (model_index.json, transformer/, text_encoder/, ...)"},
+	{.name = "lora", .kind = DTP_OPT_LIST, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK, .offset = AT(loras),
+	 .value = "FILE[:SCALE]", .max = DTP_MAX_LORAS,
+	 .text = "merge a LoRA (safetensors, PEFT's or Kohya's names) into the transformer's weights as they load; may be given up to 8 times"},
 	{.name = "tp-plan", .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK | DTP_CMD_SHARD, .offset = AT(tp_plan),
 	 .value = "FILE", .text = "tensor-parallel plan of the transformer (JSON)", .def = "the plan of the model's family"},
 	{.name = "transformer", .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK, .offset = AT(transformer),

@@ -3,6 +3,7 @@
 #include "agree.h"
 
 #include "hash.h"
+#include "lora.h"
 #include "pipeline_internal.h"
 #include "plan_make.h"
 #include "st_hash.h"
@@ -62,6 +63,8 @@ static enum dtp_code hash_settings(const struct dtp_pipeline *p, struct dtp_hash
 static enum dtp_code hash_weights(const struct dtp_pipeline *p, const struct dtp_component *c, struct dtp_hash *h,
 				  struct dtp_err *err)
 {
+	if (c->tree == &p->transformer.tree && p->lora && dtp_lora_hash(p->lora, h, err))
+		return err->code;
 	if (!dtp_shards_part(p->shards, c->name))
 		return dtp_st_hash(&c->st, h, err);
 	dtp_hash_add(h, p->shards->id, sizeof p->shards->id);
@@ -134,8 +137,9 @@ static void name_item(const struct dtp_pipeline *p, int item, char *buf, size_t 
 		snprintf(buf, size, "configuration or tokenizer (folder '%s')", p->model);
 	} else {
 		const struct dtp_component *c = &p->component[item - WEIGHTS];
-		snprintf(buf, size, "%s ('%s'%s)", c->name, c->st.nfiles ? c->st.files[0].path : "",
-			 c->st.nfiles > 1 ? " and its other files" : "");
+		snprintf(buf, size, "%s ('%s'%s%s)", c->name, c->st.nfiles ? c->st.files[0].path : "",
+			 c->st.nfiles > 1 ? " and its other files" : "",
+			 c->tree == &p->transformer.tree && p->lora ? ", LoRA" : "");
 	}
 }
 

@@ -25,6 +25,7 @@ enum dtp_style {
 	DTP_NSTYLES
 };
 
+struct dtp_lora_part;
 struct dtp_weight; /* a parameter in the backend's own layout (backend.h) */
 
 /* What the forward pass holds of a module: filled by the loader, sizes are this rank's own. */
@@ -62,6 +63,9 @@ struct dtp_module {
 	int reads[DTP_MAX_READS];
 
 	struct dtp_layer *layer;      /* the model's handle; NULL for lists */
+
+	const struct dtp_lora_part *lora; /* what is added to the weight as it loads (lora.h), in this order */
+	int nlora;
 
 	/* Set by dtp_plan_apply. */
 	enum dtp_style style;

@@ -75,6 +75,18 @@ static bool translate(const struct row *r, const char *module, char *out, size_t
 	return true;
 }
 
+bool dtp_names_foreign(const char *module, struct dtp_foreign *out)
+{
+	for (size_t i = 0; i < NROWS; i++)
+		if (translate(&table[i], module, out->name, sizeof out->name)) {
+			out->block = table[i].block;
+			out->blocks = table[i].blocks;
+			out->halves = table[i].halves;
+			return true;
+		}
+	return false;
+}
+
 /* The tensor that holds a parameter under a scheme, and the row that says how; NULL: none does. */
 static const struct dtp_st_entry *find(const struct dtp_st *st, const struct scheme *s, const struct dtp_param *p,
 				       const struct row **row)

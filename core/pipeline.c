@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening a pipeline folder and checking all of it before any weight is read. */
 #include "json.h"
+#include "lora.h"
 #include "pipeline_internal.h"
 #include "plan_internal.h"
 #include "plan_make.h"
@@ -292,6 +293,7 @@ void dtp_pipeline_close(struct dtp_pipeline *p)
 	dtp_vae_close(&p->vae);
 	dtp_text_close(&p->text);
 	dtp_transformer_close(&p->transformer);
+	dtp_lora_close(p->lora);
 	free(p->variant);
 	free(p->transformer_config);
 	free(p->transformer_weights);

@@ -19,6 +19,8 @@ struct dtp_options {
 	const char *model;         /* folder */
 	const char *transformer;   /* NULL: the folder's; else another folder, or a safetensors file, in its place */
 	const char *variant;       /* NULL: none; else "fp16": files of that name are taken where a component has them */
+	const char *const *loras;  /* nloras of them: merged into the transformer's weights (lora.h) */
+	int nloras;
 	const char *tp_plan;       /* NULL: the family's own */
 	int tp_degree;             /* 0: what a sharded folder was made for, else 1 */
 	bool one_rank;             /* of a sharded folder only the files of `rank` are opened; else all are checked, rank 0's kept */

@@ -61,6 +61,7 @@ struct dtp_pipeline {
 	struct dtp_scheduler scheduler;
 	struct dtp_tokenizer *tokenizer;
 	struct dtp_plan plan, text_plan;
+	struct dtp_lora *lora;      /* NULL: the weights are as they are */
 	struct dtp_shards *shards;  /* NULL: the weights are whole */
 	struct dtp_component component[DTP_COMPONENTS];
 	/* For verify: who watches the passes, whether it brings the weights of all but the VAE itself, and where stages are kept

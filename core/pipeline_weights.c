@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where a pipeline's weights come from: its folder's files or those of a variant, another transformer, or a file for each rank. */
+#include "lora.h"
 #include "names.h"
 #include "pipeline_internal.h"
 
@@ -152,5 +153,5 @@ enum dtp_code dtp_pipeline_open_weights(struct dtp_pipeline *p, const struct dtp
 		if (dtp_weights_check(c->tree, &c->st, c->prefix, p->mon, err))
 			return err->code;
 	}
-	return DTP_OK;
+	return o->nloras ? dtp_lora_open(o->loras, o->nloras, &p->transformer.tree, p->mon, &p->lora, err) : DTP_OK;
 }

@@ -2,9 +2,11 @@
 /* Loading: panels of this rank's slices, read in the order of the files, written to the backend as they come. */
 #include "stream.h"
 #include "clock.h"
+#include "lora.h"
 #include "weights_internal.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -22,6 +24,12 @@ struct panel {
 	int64_t row, n;
 };
 
+/* The factors of an item, from its first panel to its last. */
+struct adding {
+	struct dtp_lora_slice *factors;
+	int left; /* panels */
+};
+
 struct load {
 	const struct dtp_st *st;
 	struct dtp_backend *be;
@@ -30,6 +38,8 @@ struct load {
 	int nitems;
 	struct panel *panels;
 	int npanels, ahead; /* ahead: in panels */
+	struct adding *adding; /* per item */
+	pthread_mutex_t lock;  /* guards adding */
 	uint64_t slot_bytes, done, total;
 	_Atomic uint64_t gaps, requests;
 };
@@ -95,6 +105,10 @@ static enum dtp_code collect_one(void *arg, const struct dtp_param *p, const str
 		it->home = p->which ? &l->bias : &l->weight;
 	dtp_split_shape(p, s, it->shape);
 	dtp_slice_make(p, s, e, &it->slice);
+	if (!p->which && p->module->nlora) {
+		it->adds = p->module;
+		it->split = *s;
+	}
 	c->n++;
 	return DTP_OK;
 }
@@ -203,12 +217,61 @@ static enum dtp_code fill(void *arg, int job, void *buf, struct dtp_err *err)
 	return rc;
 }
 
+/* Whoever comes first reads the factors; the others need them too. */
+static enum dtp_code take_factors(struct load *ld, int item, const struct dtp_lora_slice **out, struct dtp_err *err)
+{
+	struct adding *a = &ld->adding[item];
+	enum dtp_code rc = DTP_OK;
+
+	pthread_mutex_lock(&ld->lock);
+	if (!a->factors)
+		rc = dtp_lora_slice_read(ld->items[item].adds, &ld->items[item].split, &a->factors, err);
+	*out = a->factors;
+	pthread_mutex_unlock(&ld->lock);
+	return rc;
+}
+
+static void give_factors(struct load *ld, int item)
+{
+	struct adding *a = &ld->adding[item];
+
+	pthread_mutex_lock(&ld->lock);
+	if (--a->left == 0) {
+		dtp_lora_slice_free(a->factors);
+		a->factors = NULL;
+	}
+	pthread_mutex_unlock(&ld->lock);
+}
+
+/* The panel in F32, with what is added to it. */
+static enum dtp_code write_sum(struct load *ld, const struct panel *p, const void *buf, struct dtp_err *err)
+{
+	const struct dtp_item *it = &ld->items[p->item];
+	const struct dtp_lora_slice *f;
+
+	if (take_factors(ld, p->item, &f, err))
+		return err->code;
+	float *sum = malloc((size_t)(p->n * f->cols) * sizeof *sum);
+	enum dtp_code rc = sum ? DTP_OK : dtp_fail(err, DTP_FAILED, "out of memory for %" PRId64 " rows", p->n);
+	if (!rc) {
+		dtp_to_f32(sum, buf, it->slice.entry->dtype, (size_t)(p->n * f->cols));
+		for (int i = 0; i < f->nparts; i++)
+			ld->be->ops->low_rank_add(ld->be, sum, f->part[i].b + p->row * f->part[i].rank, f->part[i].a, p->n,
+						  f->part[i].rank, f->cols);
+		rc = ld->be->ops->weight_write(ld->be, *it->home, p->row, p->n, sum, DTP_F32, err);
+	}
+	free(sum);
+	give_factors(ld, p->item);
+	return rc;
+}
+
 static enum dtp_code drain(void *arg, int job, const void *buf, struct dtp_err *err)
 {
 	struct load *ld = arg;
 	const struct panel *p = &ld->panels[job];
 	const struct dtp_item *it = &ld->items[p->item];
-	enum dtp_code rc = ld->be->ops->weight_write(ld->be, *it->home, p->row, p->n, buf, it->slice.entry->dtype, err);
+	enum dtp_code rc = it->adds ? write_sum(ld, p, buf, err)
+				    : ld->be->ops->weight_write(ld->be, *it->home, p->row, p->n, buf, it->slice.entry->dtype, err);
 
 	return rc ? dtp_err_prefix(err, "while loading '%s': ", it->slice.entry->name) : DTP_OK;
 }
@@ -257,6 +320,8 @@ static enum dtp_code stream(struct load *ld, struct dtp_load_stats *stats, struc
 	if (!ld->panels)
 		return dtp_fail(err, DTP_FAILED, "out of memory for a list of %d panels", ld->npanels);
 	cut(ld, ld->panels);
+	for (int i = 0; i < ld->npanels; i++)
+		ld->adding[ld->panels[i].item].left++;
 	ld->ahead = (int)(AHEAD_BYTES / ld->slot_bytes) + 1;
 	for (int i = 0; i < ld->ahead; i++)
 		prefetch(ld, i);
@@ -268,7 +333,7 @@ enum dtp_code dtp_weights_load(struct dtp_tree *tree, const struct dtp_st *st, c
 			       struct dtp_backend *be, const struct dtp_monitor *mon, struct dtp_load_stats *stats,
 			       struct dtp_err *err)
 {
-	struct load ld = {.st = st, .be = be, .mon = mon};
+	struct load ld = {.st = st, .be = be, .mon = mon, .lock = PTHREAD_MUTEX_INITIALIZER};
 	double start = dtp_seconds();
 	enum dtp_code rc;
 
@@ -279,7 +344,8 @@ enum dtp_code dtp_weights_load(struct dtp_tree *tree, const struct dtp_st *st, c
 	for (int i = 0; i < ld.nitems; i++)
 		if (ld.items[i].home)
 			ld.total += dtp_slice_bytes(&ld.items[i].slice);
-	rc = allocate(&ld, err);
+	ld.adding = calloc((size_t)ld.nitems + 1, sizeof *ld.adding);
+	rc = ld.adding ? allocate(&ld, err) : dtp_fail(err, DTP_FAILED, "out of memory for a list of %d tensors", ld.nitems);
 	if (!rc)
 		rc = size_buffers(&ld, err);
 	if (!rc)
@@ -290,6 +356,9 @@ enum dtp_code dtp_weights_load(struct dtp_tree *tree, const struct dtp_st *st, c
 	stats->gaps = ld.gaps;
 	stats->requests = ld.requests;
 	stats->seconds = dtp_seconds() - start;
+	for (int i = 0; ld.adding && i < ld.nitems; i++)
+		dtp_lora_slice_free(ld.adding[i].factors);
+	free(ld.adding);
 	free(ld.panels);
 	free(ld.items);
 	return rc;

@@ -17,6 +17,8 @@ struct dtp_item {
 	int ndim;
 	int64_t shape[DTP_MAX_DIMS]; /* local */
 	struct dtp_weight **home;    /* in the layer; NULL: the module has none */
+	const struct dtp_module *adds; /* to whose weight a LoRA adds; NULL: nothing is added to this */
+	struct dtp_split split;
 };
 /* Every slice that the rank needs, in the order of the files; *items is malloc'd. */
 enum dtp_code dtp_weights_collect(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank,

@@ -179,6 +179,16 @@ def record_vae(r):
         r.hook(module, lambda args, kwargs, out, name=name: r.put(f"vae.{name}", out))
 
 
+def fuse_loras(pipe, given):
+    """In the order given, each with its scale, as `difftp --lora` merges them."""
+    for i, text in enumerate(given):
+        file, _, scale = text.rpartition(":") if ":" in text else (text, "", "1")
+        pipe.load_lora_weights(file, adapter_name=f"lora{i}")
+        pipe.set_adapters([f"lora{i}"], [float(scale)])
+        pipe.fuse_lora(components=["transformer"], adapter_names=[f"lora{i}"])
+        pipe.unload_lora_weights()
+
+
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--model", required=True, help="pipeline folder")
@@ -191,6 +201,8 @@ def arguments():
     p.add_argument("--guidance-scale", type=float, default=4.0)
     p.add_argument("--max-sequence-length", type=int, default=512)
     p.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
+    p.add_argument("--lora", action="append", default=[], metavar="FILE[:SCALE]", help="fused into the transformer; repeatable")
+    p.add_argument("--only", default="", metavar="PREFIX", help="keep the stages whose names begin so")
     p.add_argument("--detail", action="store_true", help="also the inside of the first block of either kind")
     return p.parse_args()
 
@@ -200,6 +212,7 @@ def main():
     dtype = torch.float32 if a.dtype == "fp32" else torch.bfloat16
     pipe = diffusers.DiffusionPipeline.from_pretrained(a.model, torch_dtype=dtype)
     pipe.set_progress_bar_config(disable=True)
+    fuse_loras(pipe, a.lora)
     guided = hasattr(pipe.config, "is_distilled") and not pipe.config.is_distilled and a.guidance_scale > 1
     layers = inspect.signature(pipe.__call__).parameters["text_encoder_out_layers"].default
     r = Recorder(pipe)
@@ -217,6 +230,7 @@ def main():
     said = {"prompt": a.prompt, "seed": a.seed, "height": a.height, "width": a.width, "steps": a.steps,
             "guidance_scale": a.guidance_scale, "max_sequence_length": a.max_sequence_length, "dtype": a.dtype,
             "class": type(pipe).__name__, "recorded_by": f"diffusers {diffusers.__version__}, torch {torch.__version__}"}
+    r.tensors = {name: t for name, t in r.tensors.items() if name.startswith(a.only)}
     save_file(r.tensors, a.output, metadata={key: str(value) for key, value in said.items()})
     print(f"{len(r.tensors)} stages in {a.output}")
 

@@ -59,6 +59,7 @@ static const struct dtp_backend_ops cpu_ops = {
 	.sync = dtp_cpu_sync,
 	.weight_new = dtp_cpu_weight_new,
 	.weight_write = dtp_cpu_weight_write,
+	.low_rank_add = dtp_cpu_low_rank_add,
 	.weight_free = dtp_cpu_weight_free,
 	.weight_bytes = weight_bytes,
 	.linear = dtp_cpu_linear,

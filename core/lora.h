@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Low-rank additions to a model's weights: W + scale * B A for the linear layers that a LoRA file names.  They are merged while
+ * the weights stream in, each rank its own slices, so that no full matrix is ever built; in f32, rounded once with the weight. */
+#ifndef DTP_LORA_H
+#define DTP_LORA_H
+
+#include "hash.h"
+#include "module.h"
+#include "monitor.h"
+#include "plan.h"
+#include "safetensors.h"
+
+#define DTP_MAX_LORAS 8
+
+/* One pair of factors of a module. */
+struct dtp_lora_part {
+	const struct dtp_st *st;
+	const struct dtp_st_entry *a, *b; /* [rank, in], [rows, rank]: rows may be those of several modules, fused */
+	int64_t row0;                     /* b's first row for the module ... */
+	int64_t first_row;                /* ... whose row 0 is this one: halves that are the other way round (names.h) */
+	float scale;
+};
+
+struct dtp_lora;
+/* given: "FILE" or "FILE:scale", n of them, applied in this order.  Names as in PEFT ("transformer.X.lora_A.weight") and Kohya files
+ * ("lora_unet_X.lora_down.weight", X with '_' for '.'), X being the module's own name or Black Forest Labs' for it, with the
+ * scale alpha / rank where alpha is given as a tensor or in PEFT's metadata.  Attaches the parts to the tree's modules; the
+ * tree must not outlive *out while it is loaded from.  Every pair is checked against its module; keys that name nothing
+ * are listed in a warning.  DTP_REFUSED: no such file, a pair that does not fit, another kind of adapter (DoRA, LoKr, LoHa), nothing
+ * that fits at all.  No data are read but alphas. */
+enum dtp_code dtp_lora_open(const char *const *given, int n, struct dtp_tree *tree, const struct dtp_monitor *mon,
+			    struct dtp_lora **out, struct dtp_err *err);
+void dtp_lora_close(struct dtp_lora *l); /* NULL is allowed */
+/* Adds what tells these additions from others. */
+enum dtp_code dtp_lora_hash(const struct dtp_lora *l, struct dtp_hash *h, struct dtp_err *err);
+const char *dtp_lora_path(const struct dtp_lora *l); /* of the first file */
+
+/* The factors of one rank's slice of a module's weight, in f32, scale in b. */
+struct dtp_lora_slice {
+	int nparts;
+	int64_t rows, cols; /* local */
+	struct {
+		int64_t rank;
+		float *a, *b;   /* [rank, cols], [rows, rank] */
+	} part[DTP_MAX_LORAS];
+};
+/* split: of the weight.  Reads the factors' parts. */
+enum dtp_code dtp_lora_slice_read(const struct dtp_module *m, const struct dtp_split *split, struct dtp_lora_slice **out,
+				  struct dtp_err *err);
+void dtp_lora_slice_free(struct dtp_lora_slice *s); /* NULL is allowed */
+#endif

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank's part of the factors: the columns of A and the rows of B that its slice of the weight has. */
+#include "lora.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Elements [from, from + n) of an entry's data as floats. */
+static enum dtp_code read_floats(const struct dtp_lora_part *p, const struct dtp_st_entry *e, int64_t from, int64_t n, float *dst,
+				 struct dtp_err *err)
+{
+	uint64_t size = dtp_dtype_size(e->dtype);
+	void *raw = malloc((size_t)((uint64_t)n * size) + 1);
+
+	if (!raw)
+		return dtp_fail(err, DTP_FAILED, "out of memory for %lld values of '%s'", (long long)n, e->name);
+	enum dtp_code rc = dtp_st_read(p->st, e, (uint64_t)from * size, (uint64_t)n * size, raw, err);
+	if (!rc)
+		dtp_to_f32(dst, raw, e->dtype, (size_t)n);
+	free(raw);
+	return rc;
+}
+
+static enum dtp_code read_a(const struct dtp_lora_part *p, const struct dtp_split *s, int64_t cols, float *a, struct dtp_err *err)
+{
+	int64_t rank = p->a->shape[0], in = p->a->shape[1];
+	enum dtp_code rc = DTP_OK;
+
+	for (int64_t k = 0; k < rank && !rc; k++) {
+		float *dst = a + k * cols;
+		if (s->dim != 1)
+			rc = read_floats(p, p->a, k * in, in, dst, err);
+		for (int i = 0; s->dim == 1 && i < s->nruns && !rc; i++) {
+			int64_t n = s->run[i].end - s->run[i].begin;
+			rc = read_floats(p, p->a, k * in + s->run[i].begin, n, dst, err);
+			dst += n;
+		}
+	}
+	return rc;
+}
+
+/* Rows [begin, end) of the module, which may come from two places of b. */
+static enum dtp_code read_rows(const struct dtp_lora_part *p, int64_t begin, int64_t end, int64_t rows, float *dst, struct dtp_err *err)
+{
+	int64_t rank = p->b->shape[1];
+	enum dtp_code rc = DTP_OK;
+
+	for (int64_t row = begin; row < end && !rc;) {
+		int64_t at = (row + p->first_row) % rows, n = end - row < rows - at ? end - row : rows - at;
+		rc = read_floats(p, p->b, (p->row0 + at) * rank, n * rank, dst + (row - begin) * rank, err);
+		row += n;
+	}
+	return rc;
+}
+
+static enum dtp_code read_b(const struct dtp_lora_part *p, const struct dtp_split *s, int64_t whole, int64_t rows, float *b,
+			    struct dtp_err *err)
+{
+	int64_t rank = p->b->shape[1];
+	enum dtp_code rc = DTP_OK;
+	float *dst = b;
+
+	if (s->dim != 0)
+		rc = read_rows(p, 0, whole, whole, dst, err);
+	for (int i = 0; s->dim == 0 && i < s->nruns && !rc; i++) {
+		rc = read_rows(p, s->run[i].begin, s->run[i].end, whole, dst, err);
+		dst += (s->run[i].end - s->run[i].begin) * rank;
+	}
+	for (int64_t i = 0; i < rows * rank && !rc; i++)
+		b[i] *= p->scale;
+	return rc;
+}
+
+enum dtp_code dtp_lora_slice_read(const struct dtp_module *m, const struct dtp_split *split, struct dtp_lora_slice **out,
+				  struct dtp_err *err)
+{
+	struct dtp_lora_slice *s = calloc(1, sizeof *s);
+	enum dtp_code rc = DTP_OK;
+
+	*out = s;
+	if (!s)
+		return dtp_fail(err, DTP_FAILED, "out of memory for the LoRA of '%s'", m->name);
+	s->rows = split->dim == 0 ? dtp_split_length(split) : m->shape[0];
+	s->cols = split->dim == 1 ? dtp_split_length(split) : m->shape[1];
+	for (int i = 0; i < m->nlora && !rc; i++) {
+		const struct dtp_lora_part *p = &m->lora[i];
+		int64_t rank = p->a->shape[0];
+		float *a = malloc((size_t)(rank * s->cols) * sizeof *a + 1), *b = malloc((size_t)(s->rows * rank) * sizeof *b + 1);
+		s->part[i].rank = rank;
+		s->part[i].a = a;
+		s->part[i].b = b;
+		s->nparts++;
+		rc = a && b ? read_a(p, split, s->cols, a, err)
+			    : dtp_fail(err, DTP_FAILED, "out of memory for the LoRA of '%s' of rank %lld", m->name, (long long)rank);
+		rc = rc ? rc : read_b(p, split, m->shape[0], s->rows, b, err);
+	}
+	if (rc) {
+		dtp_lora_slice_free(s);
+		*out = NULL;
+	}
+	return rc;
+}
+
+void dtp_lora_slice_free(struct dtp_lora_slice *s)
+{
+	for (int i = 0; s && i < s->nparts; i++) {
+		free(s->part[i].a);
+		free(s->part[i].b);
+	}
+	free(s);
+}
