@@ -219,7 +219,7 @@ static enum dtp_code apply_plans(struct dtp_pipeline *p, const char *file, struc
 		return err->code;
 	if (dtp_plan_apply(&p->plan, &p->transformer.tree, p->tp_degree, err))
 		return err->code;
-	return dtp_plan_apply(&p->text_plan, &p->text.tree, p->tp_degree, err);
+	return p->text.family ? dtp_plan_apply(&p->text_plan, &p->text.tree, p->tp_degree, err) : DTP_OK;
 }
 
 static enum dtp_code open_tokenizer(struct dtp_pipeline *p, struct dtp_err *err)
@@ -265,7 +265,7 @@ enum dtp_code dtp_pipeline_set_degree(struct dtp_pipeline *p, int tp_degree, str
 {
 	enum dtp_code rc = dtp_plan_check_degree(&p->plan, &p->transformer.tree, tp_degree, err);
 
-	if (!rc)
+	if (!rc && p->text.family)
 		rc = dtp_plan_check_degree(&p->text_plan, &p->text.tree, tp_degree, err);
 	if (rc)
 		return rc;

@@ -177,13 +177,16 @@ int main(int argc, char **argv)
 	check(dtp_transformer_open(dir, &transformer, &err), &err);
 	write_tree(&transformer.tree, "", dir, "diffusion_pytorch_model");
 	snprintf(dir, sizeof dir, "%s/text_encoder", argv[1]);
-	check(dtp_text_open(dir, &text, &err), &err);
-	write_tree(&text.tree, text.family->prefix[prefix], dir, "model");
+	bool encodes = !access(dir, F_OK); /* where prompts come from a file the folder is not needed */
+	if (encodes) {
+		check(dtp_text_open(dir, &text, &err), &err);
+		write_tree(&text.tree, text.family->prefix[prefix], dir, "model");
+		dtp_text_close(&text);
+	}
 	snprintf(dir, sizeof dir, "%s/vae", argv[1]);
 	check(dtp_vae_open(dir, true, &vae, &err), &err);
 	write_tree(&vae.tree, "", dir, "diffusion_pytorch_model");
 	dtp_transformer_close(&transformer);
-	dtp_text_close(&text);
 	dtp_vae_close(&vae);
 	return 0;
 }
