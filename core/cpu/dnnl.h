@@ -43,6 +43,7 @@ enum dtp_code dtp_mm_get(struct dtp_dnnl *d, const struct dtp_mm_shape *s, struc
 /* c [m,n] F32 = (or +=) a [m,k] b, all dense; false when oneDNN failed.  thread: the caller's number, below `threads`. */
 bool dtp_mm_run(struct dtp_dnnl *d, struct dtp_mm *mm, int thread, const void *a, const void *b, float *c);
 
-/* FLOP/s of a large product in `type` on `threads` threads, by oneDNN's own choice of layout: the best of several. */
+/* FLOP/s of a large product in `type` on `threads` threads, by oneDNN's own choice of layout: the best of those that fit into a
+ * second, five at least. */
 enum dtp_code dtp_dnnl_peak(enum dtp_dtype type, int threads, double *flops, struct dtp_err *err);
 #endif
