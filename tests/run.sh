@@ -14,7 +14,8 @@ run() {
 	shift
 	case $name in *"$only"*) ;; *) return ;; esac
 	start=$(date +%s)
-	"$@" >"$log" 2>&1 </dev/null
+	# Whoever started this suite may ignore signals (nohup, a daemon): the tests count on their effects.
+	env --default-signal=HUP,PIPE "$@" >"$log" 2>&1 </dev/null
 	rc=$?
 	p=$(grep -cE '^(\[       OK \]|ok )' "$log")
 	f=$(grep -cE '^(\[  FAILED  \] [^0-9]|not ok )' "$log")
