@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -285,10 +286,18 @@ static struct region *map_region(int fd, size_t nbytes)
 	return p == MAP_FAILED ? NULL : p;
 }
 
+/* It counts as a file: one that is too large for the limit would end the process by SIGXFSZ. */
+static bool may_be_so_large(size_t nbytes)
+{
+	struct rlimit most;
+
+	return !getrlimit(RLIMIT_FSIZE, &most) && most.rlim_cur >= nbytes;
+}
+
 /* Rank 0's memory, before the others know of it. */
 static void make_region(struct shared_comm *c, struct card *mine)
 {
-	int fd = memfd_create(MEMORY_NAME, MFD_CLOEXEC);
+	int fd = may_be_so_large(c->region_bytes) ? memfd_create(MEMORY_NAME, MFD_CLOEXEC) : -1;
 
 	if (fd >= 0 && !ftruncate(fd, (off_t)c->region_bytes) &&
 	    getrandom(mine->token, sizeof mine->token, 0) == sizeof mine->token && (c->region = map_region(fd, c->region_bytes)))
@@ -448,6 +457,7 @@ static enum dtp_code wrap(struct dtp_comm *inner, struct family *of, struct dtp_
 			peer[r] = -1;
 		*c = (struct shared_comm){.base = {inner->rank, inner->size, &shared_ops, inner->mon}, .inner = inner,
 					  .region_bytes = region_size(inner->size), .peer = peer};
+		peer = NULL; /* c's */
 		code = meet(c, cards, err);
 	} else {
 		code = dtp_fail(err, DTP_FAILED, "out of memory for a communicator of %d ranks", inner->size);
@@ -458,10 +468,7 @@ static enum dtp_code wrap(struct dtp_comm *inner, struct family *of, struct dtp_
 		*out = &c->base;
 		return DTP_OK;
 	}
-	if (c && c->peer)
-		drop_region(c);
-	else
-		free(peer);
+	free(peer);
 	free(c);
 	if (f != of)
 		free(f);

@@ -113,10 +113,8 @@ static void be_rank(int rank, int n, struct shared *s, rank_fn fn)
 		code = dtp_comm_single(&dtp_monitor_none, &c, &err);
 	else
 		code = dtp_comm_gloo(rank, n, &store, "test", NULL, &dtp_monitor_none, &c, &err);
-	if (no_memory && rank == 0) {
-		signal(SIGXFSZ, SIG_IGN);
+	if (no_memory && rank == 0)
 		setrlimit(RLIMIT_FSIZE, &(struct rlimit){4096, 4096});
-	}
 	if (!code && through_memory)
 		code = dtp_comm_shared(c, &c, &err);
 	if (code) {
@@ -742,6 +740,30 @@ static void comm_shared_groups_sum_by_themselves(void **state)
 	run_ranks(4, split_sums);
 }
 
+/* Rank 1 ends while the others look for the memory that all share. */
+static void lost_while_meeting(struct dtp_comm *c)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_comm *shared = NULL;
+
+#define CALL(e) dtp_barrier(c, e)
+	OK(CALL);
+#undef CALL
+	if (c->rank == 1)
+		raise(SIGKILL);
+	CHECK(dtp_comm_shared(c, &shared, &err) == DTP_FAILED);
+	CHECK(err.secondary);
+	CHECK(!shared);
+}
+
+static void comm_shared_fails_where_a_peer_is_lost(void **state)
+{
+	(void)state;
+	through_memory = false;
+	run_ranks_but(3, 1, lost_while_meeting);
+	through_memory = true;
+}
+
 /* Rank 0 waits in a sum; `by` aborts. */
 static int by;
 
@@ -805,6 +827,7 @@ int main(void)
 	const struct CMUnitTest gloo[] = {CASES}, shared[] = {CASES,
 		cmocka_unit_test(comm_shared_sums_go_through_memory_or_else_through_sockets),
 		cmocka_unit_test(comm_shared_groups_sum_by_themselves),
+		cmocka_unit_test(comm_shared_fails_where_a_peer_is_lost),
 		cmocka_unit_test(comm_shared_abort_ends_a_sum),
 	};
 	int failed = cmocka_run_group_tests_name("gloo", gloo, NULL, NULL);
