@@ -316,6 +316,10 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, const str
 		mon.warn = warn;
 	}
 	dtp_request_make(args, &o, &q);
+	if (seat && seat->hosts > 1) { /* of a sharded folder this host has perhaps only the files of its own ranks */
+		o.one_rank = true;
+		o.rank = seat->rank % o.tp_degree;
+	}
 	if (dtp_max_memory_parse(args->max_memory, &limits, err) || dtp_max_memory_check(&limits, ranks_of(args), err) ||
 	    dtp_pipeline_open(&o, &mon, &p, err))
 		return err->code;

@@ -335,12 +335,10 @@ static void watch(struct dtp_member *m)
 	}
 }
 
-static enum dtp_code start(struct dtp_member *m, const struct dtp_launch *opts, struct dtp_err *err)
+static enum dtp_code start(struct dtp_member *m, struct dtp_err *err)
 {
 	int control;
 
-	m->children = (struct dtp_children){.opts = opts, .signals = &m->signals, .arg = m, .last_words = on_last_words,
-		.exited = on_exited};
 	if (!dtp_signals_open(&m->signals) || !dtp_children_init(&m->children, m->seat.rank, 1))
 		return dtp_fail(err, DTP_FAILED, "cannot watch rank %d: %s", m->seat.rank, strerror(errno));
 	if (dtp_children_start(&m->children, 0, &control, err))
@@ -355,7 +353,9 @@ enum dtp_code dtp_member_run(struct dtp_member *m, const struct dtp_launch *opts
 	struct dtp_err start_err = DTP_ERR_INIT;
 
 	m->oom_kills = dtp_oom_kills();
-	if (!refusal && start(m, opts, &start_err))
+	m->children = (struct dtp_children){.opts = opts, .signals = &m->signals, .arg = m, .last_words = on_last_words,
+		.exited = on_exited};
+	if (!refusal && start(m, &start_err))
 		refusal = &start_err;
 	if (refusal) {
 		struct dtp_msg msg = dtp_msg_text(DTP_MSG_FAIL, refusal->message);

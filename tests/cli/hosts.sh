@@ -40,7 +40,8 @@ if [ "${1:-}" = inside ]; then
 	shift 2
 	RANKS='0 1' host alpha "$@" &
 	jobs=$!
-	RANKS='2 3' host beta "$@" &
+	# shellcheck disable=SC2086 # a list of words
+	RANKS='2 3' host beta "$@" ${BETA:-} &
 	jobs="$jobs $!"
 	if [ -n "${CUT:-}" ]; then
 		until [ -e "$dir/mark" ]; do sleep 0.05; done
@@ -108,6 +109,14 @@ MASTER_ADDR=10.77.0.1 MASTER_PORT=$port
 export MASTER_ADDR MASTER_PORT
 draws by_master
 
+# Each host with the files of its own ranks only.
+"$DIFFTP" shard --model $model --tp-degree 4 -q -o "$dir/alpha" && cp -r "$dir/alpha" "$dir/beta" || exit 1
+rm "$dir"/alpha/*/*.tp0[23]-of-04.safetensors "$dir"/beta/*/*.tp0[01]-of-04.safetensors
+BETA="--model $dir/beta"
+export BETA
+draws from_shards_of_their_own --model "$dir/alpha"
+unset BETA
+
 ${CC:-cc} -shared -fPIC -D_GNU_SOURCE -Icore -Icli -o "$dir/fault.so" tests/fault_preload.c -ldl || exit 1
 ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0
 export ASAN_OPTIONS
@@ -155,6 +164,16 @@ mkdir "$dir/m"
 job --model "$dir/m"
 all_return 2
 one_message "'$dir/m' has no model_index.json"
+nothing_left
+done_
+# Rank 0's host has it, and waits for its ranks meanwhile.
+case_ hosts_model_missing_on_the_other
+BETA="--model $dir/m"
+export BETA
+job
+unset BETA
+all_return 2
+one_message "rank 2 on beta failed in 'start': '$dir/m' has no model_index.json"
 nothing_left
 done_
 finish
