@@ -44,10 +44,11 @@ static const char *const suffixes[][2] = {
 };
 #define NSUFFIXES (sizeof suffixes / sizeof *suffixes)
 
-/* Parts of names that tell of additions that are not B A. */
+/* Parts of names that tell of additions that are not B A; what begins with a dot is the name's end. */
 static const char *const others[][2] = {
 	{"dora_scale", "DoRA"},	     {"lora_magnitude_vector", "DoRA"}, {"lokr_", "LoKr"},	  {"hada_", "LoHa"},
 	{"lora_B.bias", "a bias"}, {"lora_mid", "a third factor"},    {"oft_", "OFT"},	  {".diff", "a full difference"},
+	{".diff_b", "a full difference"},
 };
 
 /* ---- files */
@@ -72,11 +73,18 @@ static enum dtp_code parse(const char *given, struct file *f, struct dtp_err *er
 	return f->path ? DTP_OK : dtp_fail(err, DTP_FAILED, "out of memory");
 }
 
+static bool tells(const char *name, const char *part)
+{
+	size_t n = strlen(name), m = strlen(part);
+
+	return part[0] == '.' ? n >= m && !strcmp(name + n - m, part) : strstr(name, part) != NULL;
+}
+
 static enum dtp_code check_kind(const struct file *f, struct dtp_err *err)
 {
 	for (int i = 0; i < f->st.nentries; i++)
 		for (size_t k = 0; k < sizeof others / sizeof *others; k++)
-			if (strstr(f->st.entries[i].name, others[k][0]))
+			if (tells(f->st.entries[i].name, others[k][0]))
 				return dtp_fail(err, DTP_REFUSED,
 						"'%s' holds more than low-rank factors: tensor '%s' (%s); only LoRA itself is merged", f->path,
 						f->st.entries[i].name, others[k][1]);
@@ -157,6 +165,23 @@ static enum dtp_code check_pair(const struct file *f, const struct pair *p, cons
 	return DTP_OK;
 }
 
+/* The first key of PEFT's alpha_pattern that is the module's name or the end of it behind a dot; NULL: none is.  (Keys that are
+ * regular expressions match nothing here.) */
+static const char *pattern_key(const cJSON *patterns, const char *module)
+{
+	size_t n = strlen(module);
+	const cJSON *c;
+
+	if (!cJSON_IsObject(patterns))
+		return NULL;
+	cJSON_ArrayForEach(c, patterns) {
+		size_t m = strlen(c->string);
+		if (m && m <= n && !strcmp(module + n - m, c->string) && (m == n || module[n - m - 1] == '.'))
+			return c->string;
+	}
+	return NULL;
+}
+
 /* alpha / r, as the file says it: for each module, or in PEFT's metadata for all. */
 static enum dtp_code find_scale(const struct file *f, const struct pair *p, const struct dtp_module *m, float *scale, struct dtp_err *err)
 {
@@ -175,15 +200,15 @@ static enum dtp_code find_scale(const struct file *f, const struct pair *p, cons
 		alpha = (double)value;
 	} else if (f->about.root) {
 		const cJSON *each = cJSON_GetObjectItemCaseSensitive(f->about.root, "transformer.alpha_pattern");
+		const char *key = pattern_key(each, m->name);
 		if (dtp_json_double_or(&f->about, NULL, "transformer.lora_alpha", -1e9, 1e9, &alpha, err) ||
 		    dtp_json_bool_or(&f->about, NULL, "transformer.use_rslora", &root, err) ||
-		    (cJSON_IsObject(each) && dtp_json_double_or(&f->about, each, m->name, -1e9, 1e9, &alpha, err)))
+		    (key && dtp_json_double_or(&f->about, each, key, -1e9, 1e9, &alpha, err)))
 			return err->code;
 	}
-	alpha /= root ? sqrt(rank) : rank;
-	if (!isfinite(alpha))
+	*scale = (float)(alpha / (root ? sqrt(rank) : rank) * f->scale);
+	if (!isfinite(*scale))
 		return dtp_fail(err, DTP_REFUSED, "'%s': the scale of module '%s' is not finite", f->path, m->name);
-	*scale = (float)(alpha * f->scale);
 	return DTP_OK;
 }
 
@@ -228,17 +253,17 @@ static enum dtp_code tell_unused(const struct file *f, const struct dtp_monitor 
 
 	for (int i = 0; i < f->st.nentries; i++)
 		n += !f->used[i];
-	if (!n)
+	if (!n && f->st.nentries)
 		return DTP_OK;
 	if (n == f->st.nentries)
 		len = (size_t)snprintf(text, sizeof text, "'%.200s' changes nothing here: none of its %d tensors names a module of the transformer"
-				       " (it is for another model, or no LoRA): ", f->path, n);
+				       " (it is for another model, or no LoRA)", f->path, n);
 	else
-		len = (size_t)snprintf(text, sizeof text, "'%.200s': %d of %d tensors name no module of the transformer and are not applied: ",
+		len = (size_t)snprintf(text, sizeof text, "'%.200s': %d of %d tensors name no module of the transformer and are not applied",
 				       f->path, n, f->st.nentries);
 	for (int i = 0; i < f->st.nentries && shown < 4; i++)
 		if (!f->used[i])
-			len += (size_t)snprintf(text + len, sizeof text - len, "%s'%.100s'", shown++ ? ", " : "", f->st.entries[i].name);
+			len += (size_t)snprintf(text + len, sizeof text - len, "%s'%.100s'", shown++ ? ", " : ": ", f->st.entries[i].name);
 	snprintf(text + len, sizeof text - len, "%s", n > shown ? ", ..." : "");
 	if (n == f->st.nentries)
 		return dtp_fail(err, DTP_REFUSED, "%s", text);
@@ -317,9 +342,4 @@ enum dtp_code dtp_lora_hash(const struct dtp_lora *l, struct dtp_hash *h, struct
 			return err->code;
 	}
 	return DTP_OK;
-}
-
-const char *dtp_lora_path(const struct dtp_lora *l)
-{
-	return l->file[0].path;
 }

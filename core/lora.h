@@ -33,7 +33,6 @@ enum dtp_code dtp_lora_open(const char *const *given, int n, struct dtp_tree *tr
 void dtp_lora_close(struct dtp_lora *l); /* NULL is allowed */
 /* Adds what tells these additions from others. */
 enum dtp_code dtp_lora_hash(const struct dtp_lora *l, struct dtp_hash *h, struct dtp_err *err);
-const char *dtp_lora_path(const struct dtp_lora *l); /* of the first file */
 
 /* The factors of one rank's slice of a module's weight, in f32, scale in b. */
 struct dtp_lora_slice {

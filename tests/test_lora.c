@@ -88,6 +88,8 @@ static void lora_names_of_every_scheme(void **state)
 		{"transformer." Q, ".lora_A.weight", ".lora_B.weight"},
 		{"base_model.model." Q, ".lora_A.default.weight", ".lora_B.default.weight"},
 		{"diffusion_model." Q, ".lora_down.weight", ".lora_up.weight"},
+		{"model.diffusion_model." Q, ".lora_A.weight", ".lora_B.weight"},
+		{"transformer.base_model.model." Q, ".lora_A.weight", ".lora_B.weight"},
 		{Q, ".lora.down.weight", ".lora.up.weight"},
 		{"lora_unet_transformer_blocks_0_attn_to_q", ".lora_down.weight", ".lora_up.weight"},
 		{"lora_transformer_transformer_blocks_0_attn_to_q", ".lora_down.weight", ".lora_up.weight"},
@@ -136,6 +138,8 @@ static void lora_scale_is_alpha_over_rank_times_the_given_one(void **state)
 		"{\"transformer.lora_alpha\": 3, \"transformer.use_rslora\": true}"}};
 	static const char *const each[][2] = {{"lora_adapter_metadata",
 		"{\"transformer.lora_alpha\": 3, \"transformer.alpha_pattern\": {\"" Q "\": 7}}"}};
+	static const char *const ends[][2] = {{"lora_adapter_metadata",
+		"{\"transformer.lora_alpha\": 3, \"transformer.alpha_pattern\": {\"o_q\": 9, \"to_q\": 5, \"" Q "\": 7}}"}};
 	char given[80];
 
 	(void)state;
@@ -147,6 +151,7 @@ static void lora_scale_is_alpha_over_rank_times_the_given_one(void **state)
 	assert_true(scale_with(path, pair, 3, plain, 1) == 2.5f);
 	assert_true(scale_with(path, pair, 2, rooted, 1) == (float)(3 / sqrt(2)));
 	assert_true(scale_with(path, pair, 2, each, 1) == 3.5f);
+	assert_true(scale_with(path, pair, 2, ends, 1) == 2.5f);
 }
 
 /* B A of the whole module against what a rank holds: rows of b0 from row0 on, halves exchanged. */
@@ -224,6 +229,8 @@ static void lora_that_is_wrong_is_refused(void **state)
 		  "', to whose weight [8, 6] factors [r, 6] and [8, r] add"},
 		{{{A, RANK, IN, DTP_F32}, {B, OUT, RANK, DTP_F32}, {"transformer." Q ".dora_scale", 1, 8, DTP_F32}}, 3,
 		 "tensor 'transformer." Q ".dora_scale' (DoRA); only LoRA itself is merged"},
+		{{{A, RANK, IN, DTP_F32}, {B, OUT, RANK, DTP_F32}, {"model.diffusion_model." Q ".diff", OUT, IN, DTP_F32}}, 3,
+		 "tensor 'model.diffusion_model." Q ".diff' (a full difference); only LoRA itself is merged"},
 		{{{"unet.down.lora_A.weight", 1, 2, DTP_F32}}, 1, "changes nothing here: none of its 1 tensors names a module of the transformer"
 		  " (it is for another model, or no LoRA): 'unet.down.lora_A.weight'"},
 	};
@@ -239,6 +246,23 @@ static void lora_that_is_wrong_is_refused(void **state)
 			fail_msg("'%s' does not say '%s'", err.message, cases[i].message);
 		dtp_tree_free(&t);
 	}
+}
+
+static void lora_scale_beyond_a_float_is_refused(void **state)
+{
+	static const struct tensor pair[] = {{A, RANK, IN, DTP_F32}, {B, OUT, RANK, DTP_F32}};
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_tree t;
+	struct dtp_lora *l;
+	char given[80], want[200];
+
+	(void)state;
+	write_factors(pair, 2, NULL, 0);
+	snprintf(given, sizeof given, "%s:1e39", path);
+	assert_int_equal(open_lora(given, &t, &l, &err), DTP_REFUSED);
+	snprintf(want, sizeof want, "'%s': the scale of module '" Q "' is not finite", path);
+	assert_string_equal(err.message, want);
+	dtp_tree_free(&t);
 }
 
 static void lora_tensors_that_are_not_applied_are_listed(void **state)
@@ -315,6 +339,7 @@ int main(void)
 		cmocka_unit_test(lora_scale_is_alpha_over_rank_times_the_given_one),
 		cmocka_unit_test(lora_slices_of_fused_and_turned_modules),
 		cmocka_unit_test(lora_that_is_wrong_is_refused),
+		cmocka_unit_test(lora_scale_beyond_a_float_is_refused),
 		cmocka_unit_test(lora_tensors_that_are_not_applied_are_listed),
 		cmocka_unit_test(lora_sum_equals_the_plain_one),
 	};
