@@ -22,12 +22,13 @@ static void on_signal(int number)
 
 static void catch_signals(void)
 {
-	static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-	struct sigaction act = {.sa_handler = on_signal};
+	struct sigaction act = {.sa_handler = on_signal}, old;
 
 	sigemptyset(&act.sa_mask);
-	for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
-		sigaction(signals[i], &act, NULL);
+	sigaction(SIGINT, &act, NULL);
+	sigaction(SIGTERM, &act, NULL);
+	if (!sigaction(SIGHUP, NULL, &old) && old.sa_handler != SIG_IGN) /* else nohup, as in signals.c */
+		sigaction(SIGHUP, &act, NULL);
 }
 
 /* ---- what a person sees */

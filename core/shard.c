@@ -317,6 +317,7 @@ static enum dtp_code split_part(struct job *job, struct part *part, struct dtp_e
 	part->to->sources = calloc((size_t)part->c->st.nfiles, sizeof *part->to->sources);
 	if (!part->to->ranks || !part->to->sources)
 		return dtp_fail(err, DTP_FAILED, "out of memory");
+	part->to->nranks = degree;
 	rc = add_folders(job, part, err);
 	for (int rank = 0; !rc && rank <= last; rank++)
 		rc = open_target(job, part, rank, err);

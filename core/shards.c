@@ -94,15 +94,14 @@ static enum dtp_code get_part(const struct dtp_json *doc, const cJSON *obj, int 
 			      struct dtp_err *err)
 {
 	const cJSON *rest = cJSON_GetObjectItemCaseSensitive(obj, "rest");
-	int n = 0;
 
 	if (get_name(doc, obj, "name", &part->component, err) || get_plan(doc, obj, &part->plan, err) ||
 	    get_files(doc, obj, "sources", &part->sources, &part->nsources, err) ||
-	    get_files(doc, obj, "ranks", &part->ranks, &n, err))
+	    get_files(doc, obj, "ranks", &part->ranks, &part->nranks, err))
 		return err->code;
-	if (n != degree)
+	if (part->nranks != degree)
 		return dtp_fail(err, DTP_REFUSED, "%s: '%s' has %d files of ranks, expected %d, the degree", doc->path,
-				part->component, n, degree);
+				part->component, part->nranks, degree);
 	if (rest && get_file(doc, rest, &part->rest, err))
 		return err->code;
 	if (cJSON_GetObjectItemCaseSensitive(obj, "index"))
@@ -172,7 +171,7 @@ void dtp_shards_free(struct dtp_shards *s)
 		free(part->component);
 		dtp_plan_free(&part->plan);
 		free_files(part->sources, part->nsources);
-		free_files(part->ranks, s->degree);
+		free_files(part->ranks, part->nranks);
 		free(part->rest.name);
 		free(part->index);
 	}
@@ -215,7 +214,7 @@ static cJSON *file_json(const struct dtp_shard_file *f)
 	return o;
 }
 
-static cJSON *part_json(const struct dtp_shards_part *part, int degree)
+static cJSON *part_json(const struct dtp_shards_part *part)
 {
 	char *plan = dtp_plan_text(&part->plan);
 	cJSON *o = cJSON_CreateObject(), *list;
@@ -229,7 +228,7 @@ static cJSON *part_json(const struct dtp_shards_part *part, int degree)
 	if (part->index)
 		cJSON_AddStringToObject(o, "index", part->index);
 	list = cJSON_AddArrayToObject(o, "ranks");
-	for (int i = 0; i < degree; i++)
+	for (int i = 0; i < part->nranks; i++)
 		cJSON_AddItemToArray(list, file_json(&part->ranks[i]));
 	if (part->rest.name)
 		cJSON_AddItemToObject(o, "rest", file_json(&part->rest));
@@ -248,7 +247,7 @@ enum dtp_code dtp_shards_save(const struct dtp_shards *s, const char *dir, struc
 		cJSON_AddStringToObject(o, "variant", s->variant);
 	parts = cJSON_AddArrayToObject(o, "components");
 	for (int i = 0; i < s->nparts; i++)
-		cJSON_AddItemToArray(parts, part_json(&s->part[i], s->degree));
+		cJSON_AddItemToArray(parts, part_json(&s->part[i]));
 	char *text = cJSON_Print(o);
 	cJSON_Delete(o);
 	snprintf(path, sizeof path, "%s/" DTP_SHARDS_MANIFEST, dir);

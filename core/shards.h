@@ -24,7 +24,8 @@ struct dtp_shards_part {
 	struct dtp_shard_file *sources;
 	int nsources;
 	char *index;            /* name of the original's index; NULL: it had none */
-	struct dtp_shard_file *ranks; /* [degree] */
+	struct dtp_shard_file *ranks;
+	int nranks;             /* the degree */
 	struct dtp_shard_file rest;   /* tensors that no run reads; name NULL: none */
 };
 struct dtp_shards {

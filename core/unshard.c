@@ -216,10 +216,15 @@ static enum dtp_code check_order(const struct source *s, const char *name, struc
 static enum dtp_code begin_tensor(const struct part *part, const struct dtp_st_entry *e, const struct dtp_param *p, struct dtp_err *err)
 {
 	struct dtp_split split;
+	char have[192], want[128];
 	enum dtp_code rc = DTP_OK;
 
 	if (!p)
 		return check_order(&part->source[part->c->degree], e->name, err);
+	if (e->ndim != p->ndim || memcmp(e->shape, p->shape, (size_t)p->ndim * sizeof *p->shape))
+		return dtp_fail(err, DTP_FAILED, "tensor '%s' has the shape %s in the original's head, expected %s", e->name,
+				dtp_shape_text(have, sizeof have, e->ndim, e->shape),
+				dtp_shape_text(want, sizeof want, p->ndim, p->shape));
 	for (int i = 0; !rc && i < part->c->degree; i++) {
 		dtp_placement(part->c->tree, p, i, part->c->degree, &split);
 		dtp_slice_make(p, &split, e, &part->source[i].slice);

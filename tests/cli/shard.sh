@@ -162,6 +162,9 @@ copy
 "$damage" json "$m/difftp-shards.json" components '[{"name": "transformer", "plan": {}, "sources": [{"file": "../x", "size": 9, "sha256": "0"}]}]'
 broken name_that_leaves_the_folder "DIR/m/difftp-shards\.json: 'file' is '\.\./x', expected the name of a file"
 copy
+"$damage" json "$m/difftp-shards.json" tp_degree 1000
+broken other_number_of_files "DIR/m/difftp-shards\.json: 'text_encoder' has 4 files of ranks, expected 1000, the degree"
+copy
 printf '{' >"$m/difftp-shards.json"
 broken malformed_manifest "DIR/m/difftp-shards\.json:1:2: malformed JSON"
 
@@ -185,6 +188,9 @@ spoilt split_weight_differs "'DIR/m/transformer/diffusion_pytorch_model\.tp02-of
 copy
 "$damage" flip "$t.tp02-of-04.safetensors" "$(offset "$t.tp02-of-04.safetensors" x_embedder.weight)"
 spoilt replicated_weight_differs "tensor 'x_embedder\.weight' of 'DIR/m/transformer/diffusion_pytorch_model\.tp02-of-04\.safetensors' is not what other ranks' files have in the same rows$"
+copy
+"$damage" tensor "$m/sources/transformer/diffusion_pytorch_model.safetensors.header" x_embedder.weight shape '[256,   64]' # as long as before, with the padding
+spoilt head_of_another_shape "tensor 'x_embedder\.weight' has the shape \[256, 64\] in the original's head, expected \[128, 128\]$"
 copy
 rm "$m/text_encoder/model.rest.safetensors"
 refused rest_is_missing "'DIR/m/difftp-shards\.json' names the file 'DIR/m/text_encoder/model\.rest\.safetensors' of text_encoder, which is missing" \
