@@ -33,13 +33,13 @@ bool dtp_children_init(struct dtp_children *c, int first, int n)
 
 /* ---- what they write */
 
-static void emit_line(struct dtp_children *c, int rank, struct dtp_lines *l, size_t len)
+static void emit_line(struct dtp_children *c, int rank, struct dtp_child_output *l, size_t len)
 {
 	l->buf[len] = '\0';
 	c->line(c->arg, rank, l->kind, l->buf);
 }
 
-static void close_lines(struct dtp_children *c, int rank, struct dtp_lines *l)
+static void close_lines(struct dtp_children *c, int rank, struct dtp_child_output *l)
 {
 	if (l->len)
 		emit_line(c, rank, l, l->len); /* the last line lacks its newline */
@@ -48,10 +48,10 @@ static void close_lines(struct dtp_children *c, int rank, struct dtp_lines *l)
 	l->len = 0;
 }
 
-static void read_lines(struct dtp_children *c, int rank, struct dtp_lines *l)
+static void read_lines(struct dtp_children *c, int rank, struct dtp_child_output *l)
 {
 	while (l->fd >= 0) {
-		ssize_t n = read(l->fd, l->buf + l->len, DTP_LINE_MAX - l->len);
+		ssize_t n = read(l->fd, l->buf + l->len, DTP_OUTPUT_LINE_MAX - l->len);
 		char *nl;
 
 		if (n < 0 && errno == EINTR)
@@ -69,7 +69,7 @@ static void read_lines(struct dtp_children *c, int rank, struct dtp_lines *l)
 			l->len -= line + 1;
 			memmove(l->buf, nl + 1, l->len);
 		}
-		if (l->len == DTP_LINE_MAX) { /* a longer line is broken */
+		if (l->len == DTP_OUTPUT_LINE_MAX) { /* a longer line is broken */
 			emit_line(c, rank, l, l->len);
 			l->len = 0;
 		}
@@ -199,7 +199,7 @@ _Noreturn static void become_rank(const struct dtp_children *c, int rank, const 
 	_exit(DTP_FAILED);
 }
 
-static void watch_output(struct dtp_lines *l, enum dtp_event_kind kind, int *fd)
+static void watch_output(struct dtp_child_output *l, enum dtp_event_kind kind, int *fd)
 {
 	l->kind = kind;
 	l->fd = *fd;

@@ -11,21 +11,21 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#define DTP_LINE_MAX 8192
+#define DTP_OUTPUT_LINE_MAX 8192
 
 /* Output of a rank on its way to the user, a line at a time. */
-struct dtp_lines {
+struct dtp_child_output {
 	int fd; /* -1: closed, or the rank has this process's own */
 	enum dtp_event_kind kind;
 	size_t len;
-	char buf[DTP_LINE_MAX + 1];
+	char buf[DTP_OUTPUT_LINE_MAX + 1];
 };
 
 struct dtp_child {
 	int rank;
 	pid_t pid; /* 0: not started, or reaped */
 	bool termed, killed;
-	struct dtp_lines out[2];
+	struct dtp_child_output out[2];
 };
 
 struct dtp_children {
