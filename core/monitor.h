@@ -33,7 +33,7 @@ struct dtp_monitor {
 	bool (*stopped)(void *arg);
 };
 
-/* A monitor that does nothing: for tests. */
+/* A monitor that does nothing: for tests, and to begin with where some calls are wanted. */
 extern const struct dtp_monitor dtp_monitor_none;
 
 #ifdef __cplusplus

@@ -432,11 +432,6 @@ const char *dtp_pipeline_plan(const struct dtp_pipeline *p)
 	return p->plan.source;
 }
 
-bool dtp_pipeline_sharded(const struct dtp_pipeline *p)
-{
-	return p->shards != NULL;
-}
-
 const char *dtp_pipeline_builtin(const struct dtp_pipeline *p)
 {
 	return p->family->plan;

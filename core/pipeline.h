@@ -85,7 +85,6 @@ bool dtp_pipeline_guided(const struct dtp_pipeline *p);        /* false: distill
 int dtp_pipeline_passes(const struct dtp_pipeline *p, const struct dtp_request *r);
 bool dtp_pipeline_has_system(const struct dtp_pipeline *p);    /* the prompt's template has a system message */
 const char *dtp_pipeline_plan(const struct dtp_pipeline *p);   /* the transformer plan's source */
-bool dtp_pipeline_sharded(const struct dtp_pipeline *p);       /* each rank has its slices in a file of its own (shards.h) */
 const char *dtp_pipeline_builtin(const struct dtp_pipeline *p);/* name of the family's own plan: "flux2" */
 
 /* Predicted memory of one rank, in bytes, by phase: weights + scratch + staging, from a dry run of the forward passes.  What

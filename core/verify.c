@@ -105,7 +105,7 @@ static enum dtp_code map_columns(struct dtp_verify *v, const struct dtp_point *e
 	}
 	for (int k = 0; k < s.nruns; k++)
 		for (int64_t i = s.run[k].begin; i < s.run[k].end; i++, local++)
-			if (local >= e->column && found < n)
+			if (local >= e->column && found < n && found < v->map_room)
 				v->map[found++] = i - h->column;
 	for (int64_t i = 0; i < n; i++)
 		if (i >= found || v->map[i] < 0 || v->map[i] >= h->columns)

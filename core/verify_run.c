@@ -11,11 +11,6 @@ struct alone {
 	struct dtp_monitor mon;
 };
 
-static void alone_stage(void *arg, enum dtp_phase phase, const char *text)
-{
-	(void)arg, (void)phase, (void)text;
-}
-
 static void alone_beat(void *arg)
 {
 	const struct dtp_monitor *mon = ((struct alone *)arg)->job->mon;
@@ -26,16 +21,6 @@ static void alone_progress(void *arg, uint64_t done, uint64_t total)
 {
 	(void)done, (void)total;
 	alone_beat(arg);
-}
-
-static void alone_waiting(void *arg, bool yes)
-{
-	(void)arg, (void)yes;
-}
-
-static void alone_text(void *arg, const char *text)
-{
-	(void)arg, (void)text;
 }
 
 static bool alone_stopped(void *arg)
@@ -84,13 +69,16 @@ static enum dtp_code compare(const struct dtp_verify_job *job, struct dtp_whole 
 
 enum dtp_code dtp_verify_run(const struct dtp_verify_job *job, struct dtp_verify_report *report, struct dtp_err *err)
 {
-	struct alone alone = {job, {.arg = &alone, .stage = alone_stage, .progress = alone_progress, .beat = alone_beat,
-				    .waiting = alone_waiting, .note = alone_text, .warn = alone_text, .stopped = alone_stopped}};
+	struct alone alone = {job, dtp_monitor_none};
 	struct dtp_whole_source sources[DTP_COMPONENTS];
 	struct dtp_whole *whole = NULL;
 	struct dtp_point event;
 
 	*report = (struct dtp_verify_report){0};
+	alone.mon.arg = &alone;
+	alone.mon.progress = alone_progress;
+	alone.mon.beat = alone_beat;
+	alone.mon.stopped = alone_stopped;
 	if (job->whole) {
 		for (int i = 0; i < DTP_VAE; i++) {
 			struct dtp_component *c = &job->whole->component[i];
