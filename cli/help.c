@@ -207,7 +207,8 @@ static const char man_options[] =
 static const char man_tail[] =
 	".SH EXIT STATUS\n"
 	".TP\n0\nThe images were written.\n"
-	".TP\n1\nThe run failed: a rank, a device, the disk or a standard stream; or \\fBplan \\-\\-diff\\fR found differences.\n"
+	".TP\n1\nThe run failed: a rank, a device, the disk or a standard stream; some images of a batch; \\fBplan \\-\\-diff\\fR or\n"
+	"\\fBverify\\fR found differences; or \\fBdoctor\\fR found what a run would fail of.\n"
 	".TP\n2\nRefused before any work: usage, input, plan, checkpoint, or it does not fit into memory.\n"
 	".TP\n130\nInterrupted by SIGINT, SIGTERM or SIGHUP.\n"
 	".SH ENVIRONMENT\n"
