@@ -294,6 +294,8 @@ static int lists(const char *text, const char *option)
 
 	for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
 		const char *at = line + strspn(line, " ");
+		if (at - line > 8) /* an explanation that goes on */
+			continue;
 		at += *at == '-' && at[2] == ',' ? 4 : 0; /* "-h, " */
 		snprintf(name, sizeof name, "--%s", option);
 		if (!strncmp(at, name, strlen(name)) && strchr(" \n", at[strlen(name)]))
