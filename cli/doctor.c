@@ -87,11 +87,11 @@ static enum dtp_code print_json(const struct sums *s, cJSON *all, struct dtp_err
 
 enum dtp_code dtp_cmd_doctor(const struct dtp_args *args, char **argv, struct dtp_err *err)
 {
-	cJSON *all = args->json ? cJSON_CreateArray() : NULL;
 	struct sums s = {{0}};
 
 	if (dtp_worker_is_rank())
 		return dtp_doctor_rank(err);
+	cJSON *all = args->json ? cJSON_CreateArray() : NULL;
 	look(args, argv, &s, all);
 	if (all && print_json(&s, all, err))
 		return err->code;
