@@ -49,13 +49,6 @@ static bool wanted(const struct dtp_args *args, const struct dtp_st_entry *e)
 
 /* ---- the table */
 
-static const char *base_name(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-
-	return slash ? slash + 1 : path;
-}
-
 static const char *plural(uint64_t n)
 {
 	return n == 1 ? "" : "s";
@@ -99,7 +92,7 @@ static void print_entry(const struct dtp_st *st, const struct dtp_st_entry *e, c
 		printf("  %-*s  %-8s %-*s  %14" PRIu64 "  %14" PRIu64, w->name, dtp_clean(name, strlen(e->name) + 1, e->name),
 		       e->dtype_name, w->shape, dtp_shape_text(shape, sizeof shape, e->ndim, e->shape), e->nbytes, e->offset);
 	if (st->nfiles > 1)
-		printf("  %s", dtp_clean(file, sizeof file, base_name(st->files[e->file].path)));
+		printf("  %s", dtp_clean(file, sizeof file, dtp_base_name(st->files[e->file].path)));
 	putchar('\n');
 	free(name);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "decode.h"
+#include "pipeline.h"
 #include "vae.h"
 #include "weights.h"
 
@@ -58,7 +59,6 @@ static enum dtp_code take_packed(struct dtp_decoder *d, int64_t height, int64_t 
 	return DTP_OK;
 }
 
-#define MAX_SIDE 16384
 
 static enum dtp_code take_size(struct dtp_decoder *d, int64_t height, int64_t width, struct dtp_err *err)
 {
@@ -71,9 +71,9 @@ static enum dtp_code take_size(struct dtp_decoder *d, int64_t height, int64_t wi
 				dtp_shape_text(shape, sizeof shape, l->ndim, l->shape), (long long)C, (long long)(4 * C));
 	if (l->ndim == 4 ? take_plain(d, height, width, err) : take_packed(d, height, width, err))
 		return err->code;
-	if (d->h > MAX_SIDE / dtp_vae_scale(&d->vae) || d->w > MAX_SIDE / dtp_vae_scale(&d->vae))
+	if (d->h > DTP_MAX_SIDE / dtp_vae_scale(&d->vae) || d->w > DTP_MAX_SIDE / dtp_vae_scale(&d->vae))
 		return dtp_fail(err, DTP_REFUSED, "'%s' holds the latents of %lldx%lld pixels, at most %d on a side are decoded", l->path,
-				(long long)(dtp_vae_scale(&d->vae) * d->w), (long long)(dtp_vae_scale(&d->vae) * d->h), MAX_SIDE);
+				(long long)(dtp_vae_scale(&d->vae) * d->w), (long long)(dtp_vae_scale(&d->vae) * d->h), DTP_MAX_SIDE);
 	return DTP_OK;
 }
 

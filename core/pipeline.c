@@ -17,7 +17,6 @@ static const struct dtp_family families[] = {
 };
 #define NFAMILIES (int)(sizeof families / sizeof *families)
 
-#define MAX_SIDE 16384
 #define MAX_TOKENS 32768 /* of a prompt */
 
 static enum dtp_code check_folder(const char *model, struct dtp_err *err)
@@ -305,8 +304,8 @@ static enum dtp_code check_side(const struct dtp_pipeline *p, const char *name, 
 {
 	int64_t unit = dtp_token_pixels(p), below = n / unit * unit;
 
-	if (n < unit || n > MAX_SIDE)
-		return dtp_fail(err, DTP_REFUSED, "%s %lld is out of range: %lld to %d", name, (long long)n, (long long)unit, MAX_SIDE);
+	if (n < unit || n > DTP_MAX_SIDE)
+		return dtp_fail(err, DTP_REFUSED, "%s %lld is out of range: %lld to %d", name, (long long)n, (long long)unit, DTP_MAX_SIDE);
 	if (n % unit)
 		return dtp_fail(err, DTP_REFUSED, "%s %lld is not a multiple of %lld; the nearest that are: %lld and %lld", name,
 				(long long)n, (long long)unit, (long long)below, (long long)(below + unit));
@@ -325,9 +324,9 @@ static enum dtp_code check_noise(const struct dtp_pipeline *p, struct dtp_reques
 	if (l->ndim != 4 || l->shape[1] != C)
 		return dtp_fail(err, DTP_REFUSED, "'%s' has the shape %s; the noise that the model takes is [1, %lld, rows, columns]", l->path,
 				dtp_shape_text(shape, sizeof shape, l->ndim, l->shape), (long long)C);
-	if (l->shape[2] > MAX_SIDE / unit || l->shape[3] > MAX_SIDE / unit)
+	if (l->shape[2] > DTP_MAX_SIDE / unit || l->shape[3] > DTP_MAX_SIDE / unit)
 		return dtp_fail(err, DTP_REFUSED, "'%s' is noise of %lldx%lld tokens, at most %lldx%lld are drawn", l->path, (long long)l->shape[3],
-				(long long)l->shape[2], (long long)(MAX_SIDE / unit), (long long)(MAX_SIDE / unit));
+				(long long)l->shape[2], (long long)(DTP_MAX_SIDE / unit), (long long)(DTP_MAX_SIDE / unit));
 	int64_t h = l->shape[2] * unit, w = l->shape[3] * unit;
 	if ((r->height && r->height != h) || (r->width && r->width != w))
 		return dtp_fail(err, DTP_REFUSED, "'%s' is noise for a picture of %lldx%lld, not %lldx%lld; its size need not be given", l->path,

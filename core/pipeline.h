@@ -15,6 +15,8 @@
 
 struct dtp_pipeline;
 
+#define DTP_MAX_SIDE 16384 /* pixels */
+
 struct dtp_options {
 	const char *model;         /* folder */
 	const char *transformer;   /* NULL: the folder's; else another folder, or a safetensors file, in its place */

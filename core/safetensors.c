@@ -129,12 +129,6 @@ static int by_name(const void *a, const void *b)
 	return strcmp(((const struct dtp_st_entry *)a)->name, ((const struct dtp_st_entry *)b)->name);
 }
 
-static const char *base_name(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-	return slash ? slash + 1 : path;
-}
-
 /* weight_map as pairs, in the order of the file. */
 static enum dtp_code read_map(const struct dtp_json *doc, struct placed **map, int *n, struct dtp_err *err)
 {
@@ -183,6 +177,12 @@ static enum dtp_code open_shards(const char *dir, const char *index, struct plac
 	return DTP_OK;
 }
 
+const char *dtp_base_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	return slash ? slash + 1 : path;
+}
+
 /* Index and shards say the same about every tensor.  Both lists are sorted by name. */
 static enum dtp_code compare_map(const char *index, const struct placed *map, int n, const struct dtp_st *st,
 				 struct dtp_err *err)
@@ -202,7 +202,7 @@ static enum dtp_code compare_map(const char *index, const struct placed *map, in
 		if (order > 0)
 			return dtp_fail(err, DTP_REFUSED, "'%s' holds tensor '%.200s', which '%s' does not list", path,
 					e[j].name, index);
-		if (strcmp(base_name(path), map[i].shard))
+		if (strcmp(dtp_base_name(path), map[i].shard))
 			return dtp_fail(err, DTP_REFUSED, "'%s' names '%s' for tensor '%.200s', which is in '%s'", index,
 					map[i].shard, map[i].tensor, path);
 		i++;
@@ -238,7 +238,7 @@ static enum dtp_code open_index(const char *dir, const char *index, struct dtp_s
 
 enum dtp_code dtp_st_open_index(const char *path, struct dtp_st *st, struct dtp_err *err)
 {
-	const char *name = base_name(path);
+	const char *name = dtp_base_name(path);
 	char *dir = name == path ? strdup(".") : strndup(path, (size_t)(name - path > 1 ? name - path - 1 : 1));
 
 	*st = (struct dtp_st){0};
@@ -280,7 +280,7 @@ static enum dtp_code nothing_to_open(const char *dir, const char *single, const 
 	}
 	closedir(folder);
 	return dtp_fail(err, DTP_REFUSED, "'%s' has neither '%s' nor '%s'%s%s; weights are "
-			"read from safetensors files of these names only (--variant names others)", dir, base_name(single), base_name(index), len ? "; it has " : "", found);
+			"read from safetensors files of these names only (--variant names others)", dir, dtp_base_name(single), dtp_base_name(index), len ? "; it has " : "", found);
 }
 
 /* The two names that a checkpoint may have; malloc'd.  False: out of memory. */

@@ -71,4 +71,7 @@ struct dtp_st_out {
 };
 enum dtp_code dtp_st_write(const char *path, const struct dtp_st_out *tensors, int n, const char *const (*metadata)[2],
 			   int nmeta, struct dtp_err *err);
+
+/* What stands behind the last slash of a path. */
+const char *dtp_base_name(const char *path);
 #endif

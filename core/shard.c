@@ -260,13 +260,6 @@ static enum dtp_code keep_header(struct job *job, const struct part *part, const
 	return rc;
 }
 
-static const char *base_name(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-
-	return slash ? slash + 1 : path;
-}
-
 static enum dtp_code split_file(struct job *job, struct part *part, int file, struct dtp_err *err)
 {
 	const struct dtp_st_file *f = &part->c->st.files[file];
@@ -274,7 +267,7 @@ static enum dtp_code split_file(struct job *job, struct part *part, int file, st
 	struct dtp_hash source;
 	struct dtp_digest digest;
 
-	to->name = strdup(base_name(f->path));
+	to->name = strdup(dtp_base_name(f->path));
 	to->size = f->size;
 	part->to->nsources++;
 	if (!to->name)
@@ -300,8 +293,8 @@ static enum dtp_code add_folders(struct job *job, const struct part *part, struc
 	snprintf(to, sizeof to, "%s/%s", job->out.tmp, part->c->name);
 	if (dtp_copy_small_files(from, to, err) || !part->c->st.index)
 		return err->code;
-	part->to->index = strdup(base_name(part->c->st.index));
-	snprintf(to, sizeof to, "%s/%s/%s", job->out.tmp, name, base_name(part->c->st.index));
+	part->to->index = strdup(dtp_base_name(part->c->st.index));
+	snprintf(to, sizeof to, "%s/%s/%s", job->out.tmp, name, dtp_base_name(part->c->st.index));
 	return dtp_copy_file(part->c->st.index, to, err);
 }
 
@@ -364,7 +357,7 @@ enum dtp_code dtp_shards_copy_others(const struct dtp_pipeline *p, const char *d
 	}
 	for (int i = 0; !rc && i < vae->nfiles + (vae->index != NULL); i++) {
 		const char *path = i < vae->nfiles ? vae->files[i].path : vae->index;
-		snprintf(to, sizeof to, "%s/vae/%s", dir, base_name(path));
+		snprintf(to, sizeof to, "%s/vae/%s", dir, dtp_base_name(path));
 		rc = dtp_copy_file(path, to, err);
 	}
 	snprintf(from, sizeof from, "%s/model_index.json", p->model);
