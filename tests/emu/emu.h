@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the parts of the emulator share.  cudart.c stands in for the CUDA runtime: device memory is host memory, a stream is a queue of
+ * work items, and nothing here needs a GPU.  The other parts (kernels compiled as C++, cuBLASLt, cuDNN, NCCL) put their work on
+ * its streams and ask it about memory.
+ *
+ * DIFFTP_EMU_STREAMS  when the work of a stream runs.  eager: when it is given, as far as its events allow; deferred: only when
+ *                     somebody waits for it, in the order that events ask for; random: after every call a random number of items
+ *                     of random streams (DIFFTP_EMU_SEED).  Eager without it.
+ * DIFFTP_EMU_FAIL     CALL:N[:CODE]: the Nth call of this process to CALL fails, with CODE or what that call usually fails with.
+ * DIFFTP_EMU_CALLS    a file that gets a line "CALL COUNT" per function called, appended when the process ends.
+ *
+ * Wrong use by the program under test ends the process with EMU_EXIT and one line on stderr: it is never a mere error code, which
+ * the program could swallow.  Every function may be called from any thread. */
+#ifndef EMU_H
+#define EMU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <driver_types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Exit status of a process that used the API wrongly. */
+enum { EMU_EXIT = 86 };
+
+#define EMU_PRINTF(f, a) __attribute__((format(printf, f, a)))
+
+/* Prints "emulator: MESSAGE" and ends the process with EMU_EXIT. */
+void emu_misuse(const char *format, ...) EMU_PRINTF(1, 2) __attribute__((noreturn));
+
+/* Work on a stream.  arg: the copy of this run; it may be changed, and is gone after the run.  Returns false when it cannot be
+ * finished now (another process has not come yet): it is called again, and what stands behind it in its stream waits.  It must not
+ * call the runtime. */
+typedef bool emu_work(void *arg);
+
+/* Puts work at the end of stream, or into the graph that is being captured from it; arg_size bytes at arg are copied now, and
+ * anew for every launch of a captured graph.  name: for messages, a string that lives on. */
+cudaError_t emu_enqueue(cudaStream_t stream, emu_work *work, const void *arg, size_t arg_size, const char *name);
+
+/* From inside of work: the error that every later call that waits returns, as after a failed kernel. */
+void emu_async_error(cudaError_t error);
+
+/* Counts a call to one of the emulated functions; true when DIFFTP_EMU_FAIL wants this one to fail.  *code gets the CODE given there
+ * and is left alone otherwise.  Every function of every library begins with it. */
+bool emu_call(const char *name, int *code);
+
+enum emu_memory { EMU_DEVICE, EMU_PINNED, EMU_UNKNOWN /* pageable host memory, or nothing */ };
+
+/* An allocation that is alive. */
+struct emu_range {
+	enum emu_memory kind;
+	char *base;
+	size_t size;
+};
+
+/* The allocation that p lies in; kind EMU_UNKNOWN if in none. */
+struct emu_range emu_find(const void *p);
+
+/* Ends the process unless [p, p + size) lies in one live allocation of device memory, or is empty.  what: "cublasLtMatmul: A". */
+void emu_device_range(const void *p, size_t size, const char *what);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
