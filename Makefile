@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-# make [V=1] [SANITIZE=address,undefined|thread]; make test; make test-long; make fuzz; make man; make install
+# make [V=1] [SANITIZE=address,undefined|thread] [EMULATE=1] [CUDA_ARCHS=native]; make test; make test-long; make fuzz; make man; make install
 CC ?= gcc
 CXX ?= g++
 PREFIX ?= /usr/local
 SANITIZE ?=
+EMULATE ?=
 comma := ,
-VARIANT := $(if $(SANITIZE),san-$(subst $(comma),-,$(SANITIZE)),release)
+# Objects are in build/release or build/san-address-undefined, ...; those of CUDA, libraries and programs in build/emulated,
+# build/emulated-shadow, ... where they differ.
+PLAIN := $(if $(SANITIZE),san-$(subst $(comma),-,$(SANITIZE)),release)
+VARIANT := $(if $(EMULATE),emulated$(patsubst %,-%,$(filter-out 1,$(EMULATE)))$(patsubst %,-%,$(filter-out release,$(PLAIN))),$(PLAIN))
+O := build/$(PLAIN)
 B := build/$(VARIANT)
 
 PKGS := libcjson libpcre2-8 libutf8proc libpng libjpeg libwebp libwebpdemux zlib nettle
@@ -18,46 +23,54 @@ ALL_CXXFLAGS := -std=c++17 $(WARN) -pthread $(SAN)
 LDLIBS := $(shell pkg-config --libs $(PKGS)) -ldnnl -lgloo -lm
 LDFLAGS += -fopenmp -pthread $(SAN) -Wl,--as-needed
 
-CORE := $(wildcard core/*.c core/cpu/*.c) $(wildcard core/*.cc)
-CLI := $(filter-out cli/main.c,$(wildcard cli/*.c))
-PLANS := $(wildcard plans/*.json)
-OBJ := $(patsubst %,$(B)/%.o,$(CORE) $(CLI)) $(B)/plans.o
-TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c tests/tool_*.c))
-VERSION := $(shell cat VERSION)
-
 # Commands are shown by what they make; V=1 shows them whole.
 Q := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-4s %s\n' $(1) $@)
 
 all: difftp
+CORE := $(wildcard core/*.c core/cpu/*.c) $(wildcard core/*.cc)
+CLI := $(filter-out cli/main.c,$(wildcard cli/*.c))
+PLANS := $(wildcard plans/*.json)
+include cuda/build.mk
+OBJ := $(patsubst %,$(O)/%.o,$(CORE) $(CLI)) $(patsubst %,$(B)/%.o,$(CUDA)) $(O)/plans.o
+TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c tests/tool_*.c)) $(EMU_TESTS)
+VERSION := $(shell cat VERSION)
+
 # The program of the current variant; the release one is also ./difftp.
 difftp: $(B)/difftp
 	@if [ "$(VARIANT)" = release ]; then ln -f $< $@ 2>/dev/null || cp -f $< $@; fi
-$(B)/difftp: $(B)/cli/main.c.o $(B)/libdtp.a
+$(B)/difftp: $(O)/cli/main.c.o $(B)/libdtp.a
+	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-# A program takes from it what it uses.
-$(B)/libdtp.a: $(OBJ)
+# A program takes from it what it uses.  The list of objects changes when a source goes, or with NVCC=.
+$(B)/libdtp.a: $(OBJ) $(B)/objects
 	$(call say,AR)
-	$(Q)rm -f $@ && $(AR) qcs $@ $^
+	$(Q)rm -f $@ && $(AR) qcs $@ $(OBJ)
+$(B)/objects: always
+	@mkdir -p $(@D) && { echo '$(OBJ)' | cmp -s - $@ || echo '$(OBJ)' > $@; }
 
-$(B)/%.c.o: %.c
+$(O)/%.c.o: %.c
 	@mkdir -p $(@D)
 	$(call say,CC)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(ALL_CFLAGS) -DDTP_VERSION='"$(VERSION)"' -MMD -MP -c -o $@ $<
-$(B)/%.cc.o: %.cc
+$(O)/%.cc.o: %.cc
 	@mkdir -p $(@D)
 	$(call say,CXX)
 	$(Q)$(CXX) $(CPPFLAGS) $(CFLAGS) $(ALL_CXXFLAGS) -MMD -MP -c -o $@ $<
 # plans/*.json as C strings.
-$(B)/plans.c: $(PLANS) scripts/embed-plans.sh
+$(O)/plans.c: $(PLANS) scripts/embed-plans.sh
 	@mkdir -p $(@D)
 	$(Q)sh scripts/embed-plans.sh $(PLANS) > $@.tmp && mv $@.tmp $@
-$(B)/plans.o: $(B)/plans.c
+$(O)/plans.o: $(O)/plans.c
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(ALL_CFLAGS) -c -o $@ $<
 
-$(B)/tests/%: $(B)/tests/%.c.o $(B)/tests/support.c.o $(B)/libdtp.a
+$(B)/tests/emu/%: $(B)/tests/emu/%.c.o $(O)/tests/support.c.o $(B)/libdtp.a
+	$(call say,LD)
+	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+$(B)/tests/%: $(O)/tests/%.c.o $(O)/tests/support.c.o $(B)/libdtp.a
+	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 
@@ -85,7 +98,7 @@ $(FUZZ)/%.o: %.c
 	$(Q)clang $(CPPFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer-no-link -MMD -MP -c -o $@ $<
 $(FUZZ)/fuzzed.a: $(FUZZED:%.c=$(FUZZ)/%.o)
 	$(Q)rm -f $@ && $(AR) qcs $@ $^
-$(FUZZ)/fuzz_%: tests/fuzz/fuzz_%.c $(FUZZ)/fuzzed.a $(B)/plans.o
+$(FUZZ)/fuzz_%: tests/fuzz/fuzz_%.c $(FUZZ)/fuzzed.a $(O)/plans.o
 	$(call say,FUZZ)
 	$(Q)clang $(CPPFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 fuzz: $(patsubst tests/fuzz/%.c,$(FUZZ)/%,$(wildcard tests/fuzz/fuzz_*.c))
@@ -99,6 +112,6 @@ uninstall:
 clean:
 	rm -rf build difftp
 
-.PHONY: all tests test test-long man bench-ops fuzz install uninstall clean
+.PHONY: all always tests test test-long man bench-ops fuzz install uninstall clean
 .SECONDARY:
 -include $(shell find build -name '*.d' 2>/dev/null)
