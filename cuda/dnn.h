@@ -4,7 +4,8 @@
  * A shape is planned once and then run any number of times: planning takes 0.3 to 1.5 s for attention (a kernel is compiled) and
  * about 1 ms from the cache on disk; running enqueues on a stream and neither allocates nor waits, so that it may be captured
  * into a graph.  Plans are always made from the device's properties and not from the device, so that a machine
- * without a GPU plans as one with a GPU does.
+ * without a GPU plans as one with a GPU does.  Sums are F32, rounded once; what is F32 is not rounded to TF32 on the way (cuDNN's
+ * attention does that always, so that it refuses F32); the same input gives the same bits.
  *
  * A dnn is used by one thread at a time.  Pointers are device memory, tensors as core/tensor.h describes them; letters as in
  * core/backend.h.  Every pointer must be a multiple of DTP_DNN_ALIGN bytes, and so must rows: the plan says no to rows that
@@ -18,6 +19,7 @@
 #include <stdint.h>
 
 #include "err.h"
+#include "monitor.h"
 #include "tensor.h"
 
 enum { DTP_DNN_ALIGN = 16 };
@@ -26,9 +28,10 @@ struct dtp_dnn;      /* one device: its handle, its properties, the plans of all
 struct dtp_dnn_plan; /* owned by its dnn and valid until that is closed */
 
 /* properties: a device's, as cuDNN's JSON, to plan for a device that is not here (run is refused then); NULL: of the calling
- * thread's CUDA device.  cache: a folder of finished plans, made when the first is written; NULL: none.  Both are copied.
- * DTP_REFUSED: cuDNN is missing or too old; DTP_FAILED: a call failed. */
-enum dtp_code dtp_dnn_open(const char *properties, const char *cache, struct dtp_dnn **out, struct dtp_err *err);
+ * thread's CUDA device.  cache: a folder of finished plans, made when the first is written; NULL: none.  Both are copied.  mon is told
+ * once why plans are not kept; it stays until close.  DTP_REFUSED: cuDNN is missing or too old; DTP_FAILED: a call failed. */
+enum dtp_code dtp_dnn_open(const char *properties, const char *cache, const struct dtp_monitor *mon, struct dtp_dnn **out,
+			   struct dtp_err *err);
 void dtp_dnn_close(struct dtp_dnn *d); /* NULL: nothing.  The stream must be done with what was run. */
 
 /* softmax(scale q k^T) v.  q, out [Sq,H,D], k, v [Sk,Hkv,D]; heads lie D apart, rows as given.  H is a multiple of Hkv: query
@@ -41,10 +44,9 @@ struct dtp_dnn_attention {
 	bool stats;                                 /* gives the log-sum-exp too */
 };
 
-/* out [h',w',N] = conv(x [h,w,C], w [N,kh,kw,C]) + bias [N], all dense; zeros outside of x.  A product in F32 is not computed
- * in TF32. */
+/* out [h',w',N] = conv(x [h,w,C], w [N,kh,kw,C]) + bias [N], all dense; zeros outside of x. */
 struct dtp_dnn_conv {
-	enum dtp_dtype dtype;                       /* F32 or BF16, of x, w and out; bias is F32 */
+	enum dtp_dtype dtype;                       /* F32 or BF16, of all four: with a bias of another type a kernel is compiled */
 	int64_t h, w, c, n, kh, kw;
 	int stride, pad_top_left, pad_bottom_right; /* h' = (h + both pads - kh) / stride + 1 */
 	bool bias;
@@ -67,7 +69,7 @@ enum dtp_code dtp_dnn_run_attention(struct dtp_dnn *d, const struct dtp_dnn_plan
 				    const void *k, const void *v, float *lse, float scale, void *workspace, struct dtp_err *err);
 /* bias: where the shape has one, else NULL. */
 enum dtp_code dtp_dnn_run_conv(struct dtp_dnn *d, const struct dtp_dnn_plan *plan, cudaStream_t stream, void *out, const void *x,
-			       const void *w, const float *bias, void *workspace, struct dtp_err *err);
+			       const void *w, const void *bias, void *workspace, struct dtp_err *err);
 
 /* "9.19.0", and the device's properties as cuDNN's JSON: what is worth keeping of a machine.  Owned by d. */
 const char *dtp_dnn_version(const struct dtp_dnn *d);
