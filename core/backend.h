@@ -70,9 +70,10 @@ struct dtp_backend_ops {
 				    struct dtp_weight **, struct dtp_err *);
 	enum dtp_code (*weight_write)(struct dtp_backend *, struct dtp_weight *, int64_t row0, int64_t nrows,
 				      const void *src, enum dtp_dtype src_type, struct dtp_err *);
-	/* dst [n, k] += b [n, r] a [r, k], F32 in host memory, dense: what is added to a panel before it is written.  Several threads
-	 * may call it at once, as weight_write. */
-	void (*low_rank_add)(struct dtp_backend *, float *dst, const float *b, const float *a, int64_t n, int64_t r, int64_t k);
+	/* dst [n, k] += b [n, r] a [r, k]: dst F32 or BF16, summed in f32 and rounded once; a and b F32; in host memory, dense.
+	 * What is added to a panel before it is written.  Several threads may call it at once, as weight_write. */
+	void (*low_rank_add)(struct dtp_backend *, void *dst, enum dtp_dtype dst_type, const float *b, const float *a, int64_t n,
+			     int64_t r, int64_t k);
 	void (*weight_free)(struct dtp_backend *, struct dtp_weight *);
 	/* What weight_new would take, without allocating: for the fit report. */
 	uint64_t (*weight_bytes)(struct dtp_backend *, enum dtp_weight_kind, int ndim, const int64_t *shape);

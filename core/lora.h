@@ -34,14 +34,11 @@ void dtp_lora_close(struct dtp_lora *l); /* NULL is allowed */
 /* Adds what tells these additions from others. */
 enum dtp_code dtp_lora_hash(const struct dtp_lora *l, struct dtp_hash *h, struct dtp_err *err);
 
-/* The factors of one rank's slice of a module's weight, in f32, scale in b. */
+/* The factors of one rank's slice of a module's weight, in f32, scales in b.  Those of several files stand side by side as one
+ * pair, whose rank is the sum of theirs. */
 struct dtp_lora_slice {
-	int nparts;
-	int64_t rows, cols; /* local */
-	struct {
-		int64_t rank;
-		float *a, *b;   /* [rank, cols], [rows, rank] */
-	} part[DTP_MAX_LORAS];
+	int64_t rank, rows, cols; /* local */
+	float *a, *b;             /* [rank, cols], [rows, rank] */
 };
 /* split: of the weight.  Reads the factors' parts. */
 enum dtp_code dtp_lora_slice_read(const struct dtp_module *m, const struct dtp_split *split, struct dtp_lora_slice **out,

@@ -53,21 +53,36 @@ static enum dtp_code read_rows(const struct dtp_lora_part *p, int64_t begin, int
 	return rc;
 }
 
-static enum dtp_code read_b(const struct dtp_lora_part *p, const struct dtp_split *s, int64_t whole, int64_t rows, float *b,
-			    struct dtp_err *err)
+/* Rows of the module's slice, rank values each; they are scaled as they are put beside those of other parts. */
+static enum dtp_code read_b(const struct dtp_lora_part *p, const struct dtp_split *s, int64_t whole, float *b, struct dtp_err *err)
 {
 	int64_t rank = p->b->shape[1];
 	enum dtp_code rc = DTP_OK;
-	float *dst = b;
 
 	if (s->dim != 0)
-		rc = read_rows(p, 0, whole, whole, dst, err);
-	for (int i = 0; s->dim == 0 && i < s->nruns && !rc; i++) {
-		rc = read_rows(p, s->run[i].begin, s->run[i].end, whole, dst, err);
-		dst += (s->run[i].end - s->run[i].begin) * rank;
+		return read_rows(p, 0, whole, whole, b, err);
+	for (int i = 0; i < s->nruns && !rc; i++) {
+		rc = read_rows(p, s->run[i].begin, s->run[i].end, whole, b, err);
+		b += (s->run[i].end - s->run[i].begin) * rank;
 	}
-	for (int64_t i = 0; i < rows * rank && !rc; i++)
-		b[i] *= p->scale;
+	return rc;
+}
+
+/* One part beside those that have the ranks before `at`. */
+static enum dtp_code read_part(const struct dtp_lora_part *p, const struct dtp_split *split, int64_t whole, struct dtp_lora_slice *s,
+			       int64_t at, struct dtp_err *err)
+{
+	int64_t rank = p->a->shape[0];
+	float *b = malloc((size_t)(s->rows * rank) * sizeof *b + 1);
+	enum dtp_code rc = b ? read_a(p, split, s->cols, s->a + at * s->cols, err)
+			     : dtp_fail(err, DTP_FAILED, "out of memory for factors of rank %lld", (long long)rank);
+
+	if (!rc)
+		rc = read_b(p, split, whole, b, err);
+	for (int64_t i = 0; i < s->rows && !rc; i++)
+		for (int64_t k = 0; k < rank; k++)
+			s->b[i * s->rank + at + k] = b[i * rank + k] * p->scale;
+	free(b);
 	return rc;
 }
 
@@ -77,35 +92,31 @@ enum dtp_code dtp_lora_slice_read(const struct dtp_module *m, const struct dtp_s
 	struct dtp_lora_slice *s = calloc(1, sizeof *s);
 	enum dtp_code rc = DTP_OK;
 
-	*out = s;
+	*out = NULL;
 	if (!s)
 		return dtp_fail(err, DTP_FAILED, "out of memory for the LoRA of '%s'", m->name);
 	s->rows = split->dim == 0 ? dtp_split_length(split) : m->shape[0];
 	s->cols = split->dim == 1 ? dtp_split_length(split) : m->shape[1];
-	for (int i = 0; i < m->nlora && !rc; i++) {
-		const struct dtp_lora_part *p = &m->lora[i];
-		int64_t rank = p->a->shape[0];
-		float *a = malloc((size_t)(rank * s->cols) * sizeof *a + 1), *b = malloc((size_t)(s->rows * rank) * sizeof *b + 1);
-		s->part[i].rank = rank;
-		s->part[i].a = a;
-		s->part[i].b = b;
-		s->nparts++;
-		rc = a && b ? read_a(p, split, s->cols, a, err)
-			    : dtp_fail(err, DTP_FAILED, "out of memory for the LoRA of '%s' of rank %lld", m->name, (long long)rank);
-		rc = rc ? rc : read_b(p, split, m->shape[0], s->rows, b, err);
-	}
-	if (rc) {
+	for (int i = 0; i < m->nlora; i++)
+		s->rank += m->lora[i].a->shape[0];
+	s->a = malloc((size_t)(s->rank * s->cols) * sizeof *s->a + 1);
+	s->b = malloc((size_t)(s->rows * s->rank) * sizeof *s->b + 1);
+	if (!s->a || !s->b)
+		rc = dtp_fail(err, DTP_FAILED, "out of memory for the LoRA of '%s' of rank %lld", m->name, (long long)s->rank);
+	for (int64_t i = 0, at = 0; i < m->nlora && !rc; at += m->lora[i++].a->shape[0])
+		rc = read_part(&m->lora[i], split, m->shape[0], s, at, err);
+	if (rc)
 		dtp_lora_slice_free(s);
-		*out = NULL;
-	}
+	else
+		*out = s;
 	return rc;
 }
 
 void dtp_lora_slice_free(struct dtp_lora_slice *s)
 {
-	for (int i = 0; s && i < s->nparts; i++) {
-		free(s->part[i].a);
-		free(s->part[i].b);
-	}
+	if (!s)
+		return;
+	free(s->a);
+	free(s->b);
 	free(s);
 }

@@ -20,8 +20,8 @@ struct dtp_stream {
 	void *arg;
 	/* Reads a job into buf.  Called from any reader, for jobs in ascending order, several at a time. */
 	enum dtp_code (*fill)(void *arg, int job, void *buf, struct dtp_err *err);
-	/* Takes the job out of buf.  Called from any packer, in any order, several at a time if npackers > 1. */
-	enum dtp_code (*drain)(void *arg, int job, const void *buf, struct dtp_err *err);
+	/* Takes the job out of buf, which it may change.  Called from any packer, in any order, several at a time if npackers > 1. */
+	enum dtp_code (*drain)(void *arg, int job, void *buf, struct dtp_err *err);
 	/* After each drained job, one call at a time. */
 	void (*progress)(void *arg, int job);
 	/* True: end with DTP_INTERRUPTED. */

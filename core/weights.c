@@ -243,29 +243,42 @@ static void give_factors(struct load *ld, int item)
 	pthread_mutex_unlock(&ld->lock);
 }
 
-/* The panel in F32, with what is added to it. */
-static enum dtp_code write_sum(struct load *ld, const struct panel *p, const void *buf, struct dtp_err *err)
+/* The panel as floats, in memory of its own. */
+static float *widened(const struct panel *p, const void *buf, enum dtp_dtype t, int64_t cols, struct dtp_err *err)
+{
+	float *wide = malloc((size_t)(p->n * cols) * sizeof *wide);
+
+	if (wide)
+		dtp_to_f32(wide, buf, t, (size_t)(p->n * cols));
+	else
+		dtp_fail(err, DTP_FAILED, "out of memory for %" PRId64 " rows as floats", p->n);
+	return wide;
+}
+
+/* The panel with what is added to it: in place where it has the dtype that it will be rounded to. */
+static enum dtp_code write_sum(struct load *ld, const struct panel *p, void *buf, struct dtp_err *err)
 {
 	const struct dtp_item *it = &ld->items[p->item];
+	enum dtp_dtype t = it->slice.entry->dtype == ld->be->compute ? ld->be->compute : DTP_F32;
 	const struct dtp_lora_slice *f;
+	enum dtp_code rc = take_factors(ld, p->item, &f, err);
 
-	if (take_factors(ld, p->item, &f, err))
-		return err->code;
-	float *sum = malloc((size_t)(p->n * f->cols) * sizeof *sum);
-	enum dtp_code rc = sum ? DTP_OK : dtp_fail(err, DTP_FAILED, "out of memory for %" PRId64 " rows", p->n);
-	if (!rc) {
-		dtp_to_f32(sum, buf, it->slice.entry->dtype, (size_t)(p->n * f->cols));
-		for (int i = 0; i < f->nparts; i++)
-			ld->be->ops->low_rank_add(ld->be, sum, f->part[i].b + p->row * f->part[i].rank, f->part[i].a, p->n,
-						  f->part[i].rank, f->cols);
-		rc = ld->be->ops->weight_write(ld->be, *it->home, p->row, p->n, sum, DTP_F32, err);
+	if (rc)
+		return rc;
+	float *wide = t == it->slice.entry->dtype ? NULL : widened(p, buf, it->slice.entry->dtype, f->cols, err);
+	void *sum = t == it->slice.entry->dtype ? buf : wide;
+	if (sum) {
+		ld->be->ops->low_rank_add(ld->be, sum, t, f->b + p->row * f->rank, f->a, p->n, f->rank, f->cols);
+		rc = ld->be->ops->weight_write(ld->be, *it->home, p->row, p->n, sum, t, err);
+	} else {
+		rc = DTP_FAILED;
 	}
-	free(sum);
+	free(wide);
 	give_factors(ld, p->item);
 	return rc;
 }
 
-static enum dtp_code drain(void *arg, int job, const void *buf, struct dtp_err *err)
+static enum dtp_code drain(void *arg, int job, void *buf, struct dtp_err *err)
 {
 	struct load *ld = arg;
 	const struct panel *p = &ld->panels[job];

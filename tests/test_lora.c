@@ -163,15 +163,14 @@ static void check_slice(const struct dtp_module *m, const struct dtp_split *spli
 
 	if (dtp_lora_slice_read(m, split, &s, &err))
 		fail_msg("%s", err.message);
-	assert_int_equal(s->nparts, 1);
-	assert_int_equal(s->part[0].rank, RANK);
+	assert_int_equal(s->rank, RANK);
 	int64_t row = 0, col = 0;
 	for (int i = 0; i < split->nruns; i++)
 		for (int64_t at = split->run[i].begin; at < split->run[i].end; at++) {
 			for (int k = 0; k < RANK && split->dim == 1; k++)
-				assert_true(s->part[0].a[k * s->cols + col] == value(a, k * IN + at));
+				assert_true(s->a[k * s->cols + col] == value(a, k * IN + at));
 			for (int k = 0; k < RANK && split->dim != 1; k++)
-				assert_true(s->part[0].b[row * RANK + k] ==
+				assert_true(s->b[row * RANK + k] ==
 					    2 * value(b, (row0 + (at + first_row) % OUT) * RANK + k));
 			col += split->dim == 1;
 			row += split->dim != 1;
@@ -284,6 +283,37 @@ static void lora_tensors_that_are_not_applied_are_listed(void **state)
 	dtp_tree_free(&t);
 }
 
+/* dst as T plus b a, each element against a sum in double. */
+static void check_sum(struct dtp_backend *be, enum dtp_dtype t, int64_t n, int64_t r, int64_t k)
+{
+	float *want = malloc((size_t)(n * k + 1) * sizeof *want), *got = malloc((size_t)(n * k + 1) * sizeof *got);
+	float *a = malloc((size_t)(r * k) * sizeof *a), *b = malloc((size_t)(n * r + 1) * sizeof *b);
+	char *dst = malloc((size_t)(n * k + 1) * dtp_dtype_size(t));
+
+	for (int64_t i = 0; i <= n * k; i++)
+		want[i] = test_normal();
+	for (int64_t i = 0; i < r * k; i++)
+		a[i] = test_normal();
+	for (int64_t i = 0; i < n * r; i++)
+		b[i] = test_normal();
+	dtp_from_f32(dst, t, want, (size_t)(n * k + 1));
+	dtp_to_f32(want, dst, t, (size_t)(n * k + 1));
+	be->ops->low_rank_add(be, dst, t, b, a, n, r, k);
+	dtp_to_f32(got, dst, t, (size_t)(n * k + 1));
+	for (int64_t i = 0; i < n; i++)
+		for (int64_t j = 0; j < k; j++) {
+			double sum = want[i * k + j], size = fabs(sum);
+			for (int64_t l = 0; l < r; l++) {
+				sum += (double)b[i * r + l] * a[l * k + j];
+				size += fabs((double)b[i * r + l] * a[l * k + j]);
+			}
+			double rounding = t == DTP_BF16 ? 0x1p-8 * fabs(sum) : 0;
+			assert_true(fabs(got[i * k + j] - sum) <= (double)(r + 1) * 0x1p-24 * size + rounding);
+		}
+	assert_true(got[n * k] == want[n * k]);
+	free(dst), free(want), free(got), free(a), free(b);
+}
+
 /* Blocks of the kernel and what is left at their edges. */
 static void lora_sum_equals_the_plain_one(void **state)
 {
@@ -294,28 +324,36 @@ static void lora_sum_equals_the_plain_one(void **state)
 	(void)state;
 	assert_int_equal(dtp_backend_cpu(DTP_F32, 1, &be, &err), DTP_OK);
 	for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-		int64_t n = sizes[s][0], r = sizes[s][1], k = sizes[s][2];
-		float *dst = malloc((size_t)(n * k + 1) * sizeof *dst), *want = malloc((size_t)(n * k + 1) * sizeof *want);
-		float *a = malloc((size_t)(r * k) * sizeof *a), *b = malloc((size_t)(n * r + 1) * sizeof *b);
-		for (int64_t i = 0; i <= n * k; i++)
-			dst[i] = want[i] = test_normal();
-		for (int64_t i = 0; i < r * k; i++)
-			a[i] = test_normal();
-		for (int64_t i = 0; i < n * r; i++)
-			b[i] = test_normal();
-		be->ops->low_rank_add(be, dst, b, a, n, r, k);
-		for (int64_t i = 0; i < n; i++)
-			for (int64_t j = 0; j < k; j++) {
-				double sum = want[i * k + j], size = fabs(sum);
-				for (int64_t l = 0; l < r; l++) {
-					sum += (double)b[i * r + l] * a[l * k + j];
-					size += fabs((double)b[i * r + l] * a[l * k + j]);
-				}
-				assert_true(fabs(dst[i * k + j] - sum) <= (double)(r + 1) * 0x1p-24 * size);
-			}
-		assert_true(dst[n * k] == want[n * k]);
-		free(dst), free(want), free(a), free(b);
+		check_sum(be, DTP_F32, sizes[s][0], sizes[s][1], sizes[s][2]);
+		check_sum(be, DTP_BF16, sizes[s][0], sizes[s][1], sizes[s][2]);
 	}
+	be->ops->destroy(be);
+}
+
+/* Every block is rounded to the nearest, ties to even, and NaN and infinity stay. */
+static void lora_sum_is_rounded_as_a_weight_is(void **state)
+{
+	enum { N = 4, K = 64 };
+	static const float bases[] = {1.0f, 1.0f + 0x1p-7f, -1.0f, NAN, INFINITY, 0x1.fep127f, 0x1p-126f, 0.0f};
+	static const float adds[] = {0x1p-8f, 0x1.8p-8f, 0x1p-9f, -0x1p-8f, 0x1.fp119f, 0.0f};
+	struct dtp_err err = DTP_ERR_INIT;
+	uint16_t dst[N * K], want[N * K];
+	float b[N] = {1, 1, 1, 1}, a[K];
+	struct dtp_backend *be;
+
+	(void)state;
+	assert_int_equal(dtp_backend_cpu(DTP_BF16, 1, &be, &err), DTP_OK);
+	for (int j = 0; j < K; j++)
+		a[j] = adds[j % 6];
+	for (int i = 0; i < N * K; i++) {
+		float base = bases[(i / 6) % 8], sum;
+		dtp_from_f32(&dst[i], DTP_BF16, &base, 1);
+		dtp_to_f32(&base, &dst[i], DTP_BF16, 1);
+		sum = base + adds[i % K % 6];
+		dtp_from_f32(&want[i], DTP_BF16, &sum, 1);
+	}
+	be->ops->low_rank_add(be, dst, DTP_BF16, b, a, N, 1, K);
+	assert_memory_equal(dst, want, sizeof dst);
 	be->ops->destroy(be);
 }
 
@@ -342,6 +380,7 @@ int main(void)
 		cmocka_unit_test(lora_scale_beyond_a_float_is_refused),
 		cmocka_unit_test(lora_tensors_that_are_not_applied_are_listed),
 		cmocka_unit_test(lora_sum_equals_the_plain_one),
+		cmocka_unit_test(lora_sum_is_rounded_as_a_weight_is),
 	};
 	return cmocka_run_group_tests(tests, make_path, drop_path);
 }

@@ -31,7 +31,7 @@ static enum dtp_code fill(void *arg, int job, void *buf, struct dtp_err *err)
 	return job == w->fail_fill ? dtp_fail(err, DTP_FAILED, "fill of job %d", job) : DTP_OK;
 }
 
-static enum dtp_code drain(void *arg, int job, const void *buf, struct dtp_err *err)
+static enum dtp_code drain(void *arg, int job, void *buf, struct dtp_err *err)
 {
 	struct work *w = arg;
 	const unsigned char *p = buf;
