@@ -40,6 +40,12 @@ typedef bool emu_work(void *arg);
  * anew for every launch of a captured graph.  name: for messages, a string that lives on. */
 cudaError_t emu_enqueue(cudaStream_t stream, emu_work *work, const void *arg, size_t arg_size, const char *name);
 
+/* Keeps an error for cudaGetLastError, as every call of the runtime does; returns it. */
+cudaError_t emu_result(cudaError_t result);
+
+/* Bytes of dynamic shared memory that a kernel may be launched with: more than 48 KB once cudaFuncSetAttribute asked for it. */
+size_t emu_shared_limit(const void *kernel);
+
 /* From inside of work: the error that every later call that waits returns, as after a failed kernel. */
 void emu_async_error(cudaError_t error);
 
@@ -49,7 +55,7 @@ bool emu_call(const char *name, int *code);
 
 enum emu_memory { EMU_DEVICE, EMU_PINNED, EMU_UNKNOWN /* pageable host memory, or nothing */ };
 
-/* An allocation that is alive. */
+/* An allocation that is alive.  Device memory is touched by work only: in deferred mode nobody else may. */
 struct emu_range {
 	enum emu_memory kind;
 	char *base;

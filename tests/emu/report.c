@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Of the stand-in for the CUDA runtime: how a call begins and ends, faults on demand, wrong use, what is left at the end. */
+#include "runtime.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_CALLS = 256 };
+
+static struct {
+	pthread_once_t once;
+	pthread_mutex_t lock;
+	pid_t pid; /* a forked child is not asked what it leaves */
+	enum emu_mode mode;
+	unsigned seed;
+	uint64_t random;
+	char fail[64]; /* the call that must fail, "" for none */
+	unsigned long fail_at;
+	int fail_code;
+	bool fail_coded;
+	struct {
+		const char *name;
+		unsigned long count;
+	} calls[MAX_CALLS];
+	unsigned ncalls;
+	cudaError_t sticky;
+} state = {.once = PTHREAD_ONCE_INIT};
+
+static _Thread_local cudaError_t last_error;
+
+uint64_t emu_setting(const char *name, uint64_t otherwise)
+{
+	const char *s = getenv(name);
+	char *end;
+
+	if (!s || !*s)
+		return otherwise;
+	errno = 0;
+	unsigned long long n = strtoull(s, &end, 0);
+	if (errno || *end)
+		emu_misuse("%s is '%s', which is no number", name, s);
+	return n;
+}
+
+static const char *mode_name(void)
+{
+	static const char *const names[] = {"eager", "deferred", "random"};
+	return names[state.mode];
+}
+
+void emu_misuse(const char *format, ...)
+{
+	char text[2048];
+	va_list list;
+
+	va_start(list, format);
+	vsnprintf(text, sizeof text, format, list);
+	va_end(list);
+	fprintf(stderr, "emulator (%s streams, seed %u): %s\n", mode_name(), state.seed, text);
+	fflush(stderr);
+	_exit(EMU_EXIT);
+}
+
+static void write_counts(void)
+{
+	const char *path = getenv("DIFFTP_EMU_CALLS");
+	FILE *f = path && *path ? fopen(path, "a") : NULL;
+
+	if (!f)
+		return;
+	for (unsigned i = 0; i < state.ncalls; i++)
+		fprintf(f, "%s %lu\n", state.calls[i].name, state.calls[i].count);
+	fclose(f);
+}
+
+static void at_exit(void)
+{
+	char text[1024];
+
+	if (getpid() != state.pid)
+		return;
+	emu_lock();
+	write_counts();
+	text[0] = 0;
+	unsigned n = emu_graph_leaks(text, sizeof text) + emu_stream_leaks(text, sizeof text) + emu_memory_leaks(text, sizeof text);
+	if (n)
+		emu_misuse("%u things are left when the process ends:%s", n, text);
+	emu_unlock();
+}
+
+static void read_settings(void)
+{
+	const char *s = getenv("DIFFTP_EMU_STREAMS");
+
+	if (s && !strcmp(s, "deferred"))
+		state.mode = EMU_DEFERRED;
+	else if (s && !strcmp(s, "random"))
+		state.mode = EMU_RANDOM;
+	else if (s && *s && strcmp(s, "eager"))
+		emu_misuse("DIFFTP_EMU_STREAMS is '%s'; it may be eager, deferred or random", s);
+	state.seed = (unsigned)emu_setting("DIFFTP_EMU_SEED", 1);
+	state.random = state.seed * 0x9e3779b97f4a7c15u + 1;
+	s = getenv("DIFFTP_EMU_FAIL");
+	if (s && *s) {
+		int used = sscanf(s, "%63[^:]:%lu:%d", state.fail, &state.fail_at, &state.fail_code);
+		if (used < 2 || !state.fail_at)
+			emu_misuse("DIFFTP_EMU_FAIL is '%s'; it must be CALL:N or CALL:N:CODE, N from 1", s);
+		state.fail_coded = used == 3;
+	}
+}
+
+static void start(void)
+{
+	pthread_mutexattr_t attributes;
+
+	pthread_mutexattr_init(&attributes);
+	pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
+	pthread_mutex_init(&state.lock, &attributes);
+	pthread_mutexattr_destroy(&attributes);
+	state.pid = getpid();
+	read_settings();
+	atexit(at_exit);
+}
+
+void emu_lock(void)
+{
+	pthread_once(&state.once, start);
+	pthread_mutex_lock(&state.lock);
+}
+
+void emu_unlock(void)
+{
+	pthread_mutex_unlock(&state.lock);
+}
+
+enum emu_mode emu_mode(void)
+{
+	return state.mode;
+}
+
+unsigned emu_random(unsigned n)
+{
+	state.random ^= state.random << 13;
+	state.random ^= state.random >> 7;
+	state.random ^= state.random << 17;
+	return (unsigned)((state.random >> 16) % n);
+}
+
+bool emu_call(const char *name, int *code)
+{
+	unsigned i = 0;
+	bool fail;
+
+	emu_lock();
+	while (i < state.ncalls && strcmp(state.calls[i].name, name))
+		i++;
+	if (i == state.ncalls) {
+		if (i == MAX_CALLS)
+			emu_misuse("more than %d functions", MAX_CALLS);
+		state.calls[state.ncalls++].name = name;
+	}
+	state.calls[i].count++;
+	fail = state.fail_at == state.calls[i].count && !strcmp(state.fail, name);
+	if (fail && state.fail_coded)
+		*code = state.fail_code;
+	emu_unlock();
+	return fail;
+}
+
+void emu_async_error(cudaError_t error)
+{
+	emu_lock();
+	if (!state.sticky)
+		state.sticky = error;
+	emu_unlock();
+}
+
+cudaError_t emu_sticky(void)
+{
+	return state.sticky;
+}
+
+cudaError_t emu_begin(const char *name, cudaError_t usual)
+{
+	int code = (int)usual;
+
+	emu_lock();
+	if (emu_call(name, &code))
+		return (cudaError_t)code;
+	return state.sticky;
+}
+
+cudaError_t emu_result(cudaError_t result)
+{
+	if (result)
+		last_error = result;
+	return result;
+}
+
+cudaError_t emu_end(cudaError_t result)
+{
+	emu_advance();
+	emu_unlock();
+	return emu_result(result);
+}
+
+cudaError_t cudaGetLastError(void)
+{
+	cudaError_t e = emu_begin("cudaGetLastError", cudaErrorUnknown);
+
+	e = e ? e : last_error;
+	emu_end(cudaSuccess);
+	last_error = cudaSuccess;
+	return e;
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+	cudaError_t e = emu_begin("cudaPeekAtLastError", cudaErrorUnknown);
+
+	e = e ? e : last_error;
+	emu_end(cudaSuccess);
+	return e;
+}
+
+/* Name and meaning of the codes that this runtime gives. */
+#define CODES(X)                                                                                                       \
+	X(cudaSuccess, "no error")                                                                                     \
+	X(cudaErrorInvalidValue, "invalid argument")                                                                   \
+	X(cudaErrorMemoryAllocation, "out of memory")                                                                  \
+	X(cudaErrorInitializationError, "initialization error")                                                        \
+	X(cudaErrorInvalidConfiguration, "invalid configuration argument")                                             \
+	X(cudaErrorStubLibrary, "the CUDA driver is a stub library")                                                   \
+	X(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version")                 \
+	X(cudaErrorNoDevice, "no CUDA-capable device is detected")                                                     \
+	X(cudaErrorInvalidDevice, "invalid device ordinal")                                                            \
+	X(cudaErrorNoKernelImageForDevice, "no kernel image is available for execution on the device")                 \
+	X(cudaErrorECCUncorrectable, "uncorrectable ECC error encountered")                                            \
+	X(cudaErrorInvalidResourceHandle, "invalid resource handle")                                                   \
+	X(cudaErrorNotReady, "device not ready")                                                                       \
+	X(cudaErrorIllegalAddress, "an illegal memory access was encountered")                                         \
+	X(cudaErrorLaunchOutOfResources, "too many resources requested for launch")                                    \
+	X(cudaErrorLaunchFailure, "unspecified launch failure")                                                        \
+	X(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")                       \
+	X(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")                \
+	X(cudaErrorUnknown, "unknown error")
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+	switch (error) {
+#define X(code, text)                                                                                                  \
+	case code: return #code;
+		CODES(X)
+#undef X
+	default: return "unrecognized error code";
+	}
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+	switch (error) {
+#define X(code, text)                                                                                                  \
+	case code: return text;
+		CODES(X)
+#undef X
+	default: return "unrecognized error code";
+	}
+}
