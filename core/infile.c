@@ -64,8 +64,29 @@ enum dtp_code dtp_infile_read(const char *path, const char *what, size_t max, ch
 	*len = 0;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		return dtp_fail(err, DTP_REFUSED, "cannot open '%s': %s", path, strerror(errno));
+		return dtp_cannot_open(path, err);
 	enum dtp_code rc = read_all(path, what, fd, max, bytes, len, err);
 	close(fd);
 	return rc;
+}
+
+bool dtp_path_exists(const char *path)
+{
+	struct stat st;
+
+	return !lstat(path, &st);
+}
+
+enum dtp_code dtp_cannot_open(const char *path, struct dtp_err *err)
+{
+	char to[1024];
+	int why = errno;
+	ssize_t n = why == ENOENT ? readlink(path, to, sizeof to - 1) : -1;
+
+	if (n < 0)
+		return dtp_fail(err, DTP_REFUSED, "cannot open '%s': %s", path, strerror(why));
+	to[n] = '\0';
+	return dtp_fail(err, DTP_REFUSED,
+			"cannot open '%s': it is a link to '%s', which is not there (an interrupted download, or a file that was deleted)",
+			path, to);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening a pipeline folder and checking all of it before any weight is read. */
+#include "infile.h"
 #include "json.h"
 #include "lora.h"
 #include "pipeline_internal.h"
@@ -29,7 +30,7 @@ static enum dtp_code check_folder(const char *model, struct dtp_err *err)
 	if (!S_ISDIR(st.st_mode))
 		return dtp_fail(err, DTP_REFUSED, "'%s' is no folder; --model takes a pipeline folder in the diffusers layout", model);
 	snprintf(path, sizeof path, "%s/model_index.json", model);
-	if (stat(path, &st))
+	if (!dtp_path_exists(path))
 		return dtp_fail(err, DTP_REFUSED,
 				"'%s' has no model_index.json: a pipeline folder in the diffusers layout is needed (model_index.json, "
 				"transformer/, text_encoder/, tokenizer/, vae/, scheduler/)", model);

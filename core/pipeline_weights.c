@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where a pipeline's weights come from: its folder's files or those of a variant, another transformer, or a file for each rank. */
+#include "infile.h"
 #include "lora.h"
 #include "names.h"
 #include "pipeline_internal.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- another transformer */
 
@@ -18,7 +17,7 @@ static bool has_file(const char *dir, const char *name)
 	char path[8192];
 
 	snprintf(path, sizeof path, "%s/%s", dir, name);
-	return !access(path, F_OK);
+	return dtp_path_exists(path);
 }
 
 /* A folder of weights, or a whole pipeline's folder.  Without a configuration of its own it has that of the pipeline. */
@@ -44,7 +43,7 @@ enum dtp_code dtp_pipeline_find_transformer(struct dtp_pipeline *p, const char *
 		return dtp_fail(err, DTP_REFUSED, "'%s' is sharded ('%s'): --transformer does not go with it, shard the other transformer", p->model,
 				p->shards->path);
 	if (given && stat(given, &st))
-		return dtp_fail(err, DTP_REFUSED, "cannot open '%s': %s", given, strerror(errno));
+		return dtp_cannot_open(given, err);
 	if (asprintf(&p->transformer_config, "%s/transformer", p->model) < 0)
 		p->transformer_config = NULL;
 	if (!p->transformer_config)

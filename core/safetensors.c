@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "safetensors.h"
+#include "infile.h"
 #include "st_header.h"
 
 #include <dirent.h>
@@ -40,7 +41,7 @@ static enum dtp_code add_file(struct dtp_st *st, char *path, struct dtp_err *err
 	*f = (struct dtp_st_file){.path = path};
 	f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe of that name must not block */
 	if (f->fd < 0)
-		return dtp_fail(err, DTP_REFUSED, "cannot open '%s': %s", path, strerror(errno));
+		return dtp_cannot_open(path, err);
 	if (fstat(f->fd, &s))
 		return dtp_fail(err, DTP_FAILED, "cannot open '%s': %s", path, strerror(errno));
 	if (!S_ISREG(s.st_mode))
@@ -165,7 +166,7 @@ static enum dtp_code open_shards(const char *dir, const char *index, struct plac
 			continue;
 		if (asprintf(&path, "%s/%s", dir, map[i].shard) < 0)
 			return no_memory(index, err);
-		if (access(path, F_OK)) {
+		if (!dtp_path_exists(path)) {
 			free(path);
 			return dtp_fail(err, DTP_REFUSED, "'%s' names the shard '%s' (for tensor '%.200s'), which is missing",
 					index, map[i].shard, map[i].tensor);

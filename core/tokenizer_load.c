@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading tokenizer.json: whatever would make the ids differ and is not implemented is refused by name. */
 #include "tokenizer_internal.h"
+#include "infile.h"
 #include "utf8.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const cJSON *get(const cJSON *obj, const char *key)
 {
@@ -304,7 +304,7 @@ static enum dtp_code read_pad(struct dtp_tokenizer *t, const char *dir, struct d
 	struct dtp_json doc;
 
 	snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
-	if (access(path, F_OK))
+	if (!dtp_path_exists(path))
 		return DTP_OK;
 	if (dtp_json_load(path, 0, &doc, err))
 		return err->code;

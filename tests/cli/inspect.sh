@@ -144,7 +144,7 @@ printf '{"weight_map": {' >"$m/transformer/diffusion_pytorch_model.safetensors.i
 faulty check_index "DIR/m/transformer/diffusion_pytorch_model\.safetensors\.index\.json:1:17: malformed JSON"
 copy
 ln -sf nowhere "$m/$file"
-faulty check_dangling_link "cannot open 'DIR/m/$file': No such file or directory$"
+faulty check_dangling_link "cannot open 'DIR/m/$file': it is a link to 'nowhere', which is not there "
 
 case_ check_goes_on_behind_a_fault
 copy
