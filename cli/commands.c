@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
 
+#include "control.h"
+#include "defaults.h"
 #include "help.h"
+#include "hub.h"
 #include "shards.h"
 #include "suggest.h"
+#include "worker.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 const struct dtp_command dtp_commands[] = {
@@ -52,11 +57,34 @@ enum dtp_code dtp_cmd_man(const struct dtp_args *args, char **argv, struct dtp_e
 	return DTP_OK;
 }
 
+/* Where it lies: the first process has looked for its ranks, whatever is downloaded meanwhile. */
+static enum dtp_code find_model(struct dtp_args *args, char folder[PATH_MAX], struct dtp_err *err)
+{
+	const char *found = dtp_worker_is_rank() ? getenv(DTP_ENV_MODEL) : NULL;
+
+	if (found) {
+		args->model = found;
+	} else {
+		if (dtp_hub_find(args->model, folder, err))
+			return err->code;
+		args->model = folder;
+		setenv(DTP_ENV_MODEL, folder, 1);
+	}
+	/* What a folder was sharded for is the degree of all that is done with it. */
+	int degree = (int)args->tp_degree;
+	if (!DTP_GIVEN(args, tp_degree) && dtp_shards_degree(args->model, &degree, err))
+		return err->code;
+	args->tp_degree = degree;
+	return DTP_OK;
+}
+
 enum dtp_code dtp_commands_main(int argc, char **argv, struct dtp_err *err)
 {
 	const struct dtp_command *command = &dtp_commands[0];
 	bool named = argc > 1 && argv[1][0] != '-';
+	char folder[PATH_MAX], *defaults;
 	struct dtp_args args;
+	enum dtp_code code;
 
 	if (argc < 2)
 		return dtp_fail(err, DTP_REFUSED,
@@ -74,12 +102,11 @@ enum dtp_code dtp_commands_main(int argc, char **argv, struct dtp_err *err)
 		printf("difftp %s\n", DTP_VERSION);
 		return DTP_OK;
 	}
-	/* What a folder was sharded for is the degree of all that is done with it. */
-	if (args.model && !DTP_GIVEN(&args, tp_degree)) {
-		int degree = (int)args.tp_degree;
-		if (dtp_shards_degree(args.model, &degree, err))
-			return err->code;
-		args.tp_degree = degree;
-	}
-	return command->run(&args, argv, err);
+	code = dtp_defaults_read(&args, &defaults, err);
+	if (!code && args.model)
+		code = find_model(&args, folder, err);
+	if (!code)
+		code = command->run(&args, argv, err);
+	free(defaults);
+	return code;
 }

@@ -21,6 +21,9 @@
 #define DTP_ENV_ADDRESS "DIFFTP_ADDRESS"         /* where it can be reached by the others; unset: the loopback */
 #define DTP_ENV_PATIENCE "DIFFTP_PATIENCE"       /* milliseconds after which it ends a parent that is stopped; unset: never */
 #define DTP_ENV_FD "DIFFTP_CONTROL_FD"
+/* What the first process has decided for all of its ranks: */
+#define DTP_ENV_DEFAULTS "DIFFTP_DEFAULTS"       /* lines "option=value" (defaults.c) */
+#define DTP_ENV_MODEL "DIFFTP_MODEL_FOLDER"      /* where the model was found (hub.c) */
 
 enum dtp_msg_type {
 	/* rank to server */

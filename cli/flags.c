@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define MAX_LONG 128     /* spellings of all options of one command */
 #define FIRST_LONG 256   /* getopt's values of long options lie above those of letters */
@@ -22,12 +23,22 @@ void dtp_each_word(const char *list, bool (*fn)(void *arg, const char *word, siz
 	}
 }
 
-bool dtp_args_given(const struct dtp_args *args, size_t offset)
+static bool has_bit(uint64_t mask, size_t offset)
 {
 	for (int i = 0; i < dtp_noptions; i++)
 		if (dtp_options[i].offset == offset)
-			return args->given >> i & 1;
+			return mask >> i & 1;
 	return false;
+}
+
+bool dtp_args_given(const struct dtp_args *args, size_t offset)
+{
+	return has_bit(args->given, offset);
+}
+
+bool dtp_args_has(const struct dtp_args *args, size_t offset)
+{
+	return has_bit(args->given | args->preset, offset);
 }
 
 void dtp_args_give(struct dtp_args *args, size_t offset)
@@ -133,14 +144,26 @@ static enum dtp_code add_item(const struct dtp_option *o, const char *s, struct 
 	return DTP_OK;
 }
 
+/* Without a value it is on. */
+static enum dtp_code parse_switch(const struct dtp_option *o, const char *s, bool *out, struct dtp_err *err)
+{
+	static const char *const on[] = {"yes", "true", "on", "1"}, *const off[] = {"no", "false", "off", "0"};
+
+	if (!s)
+		return *out = true, DTP_OK;
+	for (size_t i = 0; i < sizeof on / sizeof on[0]; i++)
+		if (!strcasecmp(s, on[i]) || !strcasecmp(s, off[i]))
+			return *out = !strcasecmp(s, on[i]), DTP_OK;
+	return dtp_fail(err, DTP_REFUSED, "option '--%s': '%s' is neither yes nor no", o->name, s);
+}
+
 static enum dtp_code put_value(const struct dtp_option *o, const char *s, struct dtp_args *args, struct dtp_err *err)
 {
 	void *to = (char *)args + o->offset;
 
 	switch (o->kind) {
 	case DTP_OPT_SWITCH:
-		*(bool *)to = true;
-		return DTP_OK;
+		return parse_switch(o, s, to, err);
 	case DTP_OPT_INT:
 		return parse_int(o, s, to, err);
 	case DTP_OPT_SEED:
@@ -168,6 +191,15 @@ enum dtp_code dtp_args_set(struct dtp_args *args, const struct dtp_option *o, co
 
 	if (!code)
 		args->given |= UINT64_C(1) << (o - dtp_options);
+	return code;
+}
+
+enum dtp_code dtp_args_preset(struct dtp_args *args, const struct dtp_option *o, const char *value, struct dtp_err *err)
+{
+	enum dtp_code code = put_value(o, value, args, err);
+
+	if (!code)
+		args->preset |= UINT64_C(1) << (o - dtp_options);
 	return code;
 }
 
@@ -264,7 +296,7 @@ static bool add_spelling(void *arg, const char *word, size_t len)
 	snprintf(s->names[s->n], sizeof s->names[0], "%.*s", (int)len, word);
 	s->longs[s->n] = (struct option){
 		.name = s->names[s->n],
-		.has_arg = dtp_options[s->option].kind == DTP_OPT_SWITCH ? no_argument : required_argument,
+		.has_arg = dtp_options[s->option].kind == DTP_OPT_SWITCH ? optional_argument : required_argument,
 		.val = FIRST_LONG + s->option,
 	};
 	s->n++;
@@ -345,12 +377,8 @@ static enum dtp_code unknown_long(const struct spellings *s, const char *word, c
 static enum dtp_code wrong_option(const struct spellings *s, int got, const char *word, const char *typed,
 				  struct dtp_err *err)
 {
-	const struct dtp_option *o = row_of(optopt);
-
 	if (got == ':')
 		return dtp_fail(err, DTP_REFUSED, "option '%s' needs a value", typed);
-	if (optopt >= FIRST_LONG)
-		return dtp_fail(err, DTP_REFUSED, "option '--%s' takes no value", o->name);
 	if (optopt)
 		return dtp_fail(err, DTP_REFUSED, "unknown option '-%c'", optopt);
 	return unknown_long(s, word, typed, err);

@@ -12,7 +12,7 @@
 #include <stdio.h>
 
 enum dtp_opt_kind {
-	DTP_OPT_SWITCH, /* bool; takes no value */
+	DTP_OPT_SWITCH, /* bool; may be given as --NAME=yes and --NAME=no */
 	DTP_OPT_INT,    /* int64_t within [min, max] */
 	DTP_OPT_SEED,   /* uint64_t, all of it */
 	DTP_OPT_FLOAT,  /* double within [min, max], finite */
@@ -45,8 +45,10 @@ struct dtp_option {
 	enum dtp_opt_kind kind;
 	enum dtp_opt_group group;
 	unsigned commands;         /* mask of enum dtp_command_bit */
+	bool run_only;             /* has no place in a file of defaults */
 	bool may_differ;           /* between the ranks of a job that somebody else's launcher starts */
 	size_t offset;             /* of the value in struct dtp_args */
+	const char *env;           /* environment variable with a default; NULL: none */
 	const char *value;         /* how help calls the value: "N", "DIR"; NULL for switches and choices */
 	double min, max;           /* INT and FLOAT; LIST: 0, and how many at most */
 	const char *choices;       /* CHOICE: separated by blanks; "a=b" accepts b as another spelling of a */
@@ -91,7 +93,8 @@ struct dtp_args {
 	int dtype, device, output_type, guidance_passes, launcher;
 	bool exact_timesteps, keep_text_encoder, resume, json, quiet, suggest, diff, check, free_run, help, version;
 	bool beside_whole; /* set by the command: see struct dtp_options */
-	uint64_t given; /* bit i: row i of the table was given */
+	uint64_t given; /* bit i: row i of the table was given on the command line */
+	uint64_t preset; /* bit i: it was not, but the environment or the file of defaults has it (defaults.h) */
 };
 
 /* Reads argv[1..argc) as options of one command.  argv's option names are changed in place ('_' becomes '-').  Unknown
@@ -104,12 +107,16 @@ const struct dtp_option *dtp_option_find(unsigned commands, const char *name, st
 enum dtp_code dtp_args_set(struct dtp_args *args, const struct dtp_option *o, const char *value, struct dtp_err *err);
 /* Whether the option whose value lies at this offset was given. */
 bool dtp_args_given(const struct dtp_args *args, size_t offset);
+/* Gives it a default from elsewhere. */
+enum dtp_code dtp_args_preset(struct dtp_args *args, const struct dtp_option *o, const char *value, struct dtp_err *err);
+bool dtp_args_has(const struct dtp_args *args, size_t offset); /* given or preset */
 void dtp_args_give(struct dtp_args *args, size_t offset); /* from now on it was */
 /* An option's value as `from` (the name of a file) has it: taken unless the command line says something, which must be the
  * same, else DTP_REFUSED with both.  The value must live as long as args. */
 enum dtp_code dtp_args_take(struct dtp_args *args, const char *name, const char *value, const char *from,
 			    struct dtp_err *err);
 #define DTP_GIVEN(args, member) dtp_args_given(args, offsetof(struct dtp_args, member))
+#define DTP_HAS(args, member) dtp_args_has(args, offsetof(struct dtp_args, member))
 
 /* Whether the table is sound: spellings unique, texts present, ranges and offsets sensible. */
 enum dtp_code dtp_options_check(struct dtp_err *err);

@@ -68,7 +68,10 @@ static void help_option(FILE *f, const struct dtp_option *o)
 		column = 0;
 	}
 	fprintf(f, "%*s", INDENT - column, "");
-	snprintf(text, sizeof text, o->def ? "%s (default: %s)" : "%s", o->text, o->def);
+	int n = snprintf(text, sizeof text, "%s", o->text);
+	if (o->def || o->env)
+		snprintf(text + n, sizeof text - (size_t)n, " (default: %s%s%s)", o->env ? o->env : "", o->env && o->def ? ", else " : "",
+			 o->def ? o->def : "");
 	wrap(f, text, INDENT, INDENT);
 }
 
@@ -100,6 +103,10 @@ void dtp_help_write(FILE *f, const struct dtp_command *command, bool general)
 			help_option(f, o);
 		}
 	}
+	if (general)
+		fputs("\nWhat the command line does not say comes from environment variables, then from\n"
+		      "lines 'option = value' in $XDG_CONFIG_HOME/difftp/config (else in\n"
+		      "~/.config/difftp/config), then from the defaults above.\n", f);
 	fputs("\nExit status: 0 done; 1 the run failed; 2 refused before work (usage, input,\n"
 	      "plan, checkpoint, memory); 130 interrupted.  'man difftp' tells more.\n", f);
 }
@@ -177,9 +184,12 @@ static void man_option(FILE *f, const struct dtp_option *o)
 	roff(f, o->text);
 	fputc('.', f);
 	roff(f, man_range(o, range, sizeof range));
-	if (o->def) {
+	if (o->def || o->env) {
 		fputs(" Default: ", f);
-		roff(f, o->def);
+		if (o->env)
+			fprintf(f, "\\fB%s\\fR%s", o->env, o->def ? ", else " : "");
+		if (o->def)
+			roff(f, o->def);
 		fputc('.', f);
 	}
 	man_commands(f, o->commands & ~(unsigned)DTP_CMD_LINE);
@@ -202,7 +212,7 @@ static const char man_description[] =
 static const char man_options[] =
 	".SH OPTIONS\n"
 	"Names may be shortened as long as they are unambiguous, and written with underscores instead of dashes.\n"
-	"Values follow as the next word or after an equals sign. Where no command is named an option is of \\fBgenerate\\fR,\n"
+	"Values follow as the next word or after an equals sign; a switch may be given as \\fB\\-\\-quiet=no\\fR. Where no command is named an option is of \\fBgenerate\\fR,\n"
 	"\\fBbench\\fR and \\fBplan\\fR.\n";
 static const char man_tail[] =
 	".SH EXIT STATUS\n"
@@ -215,6 +225,17 @@ static const char man_tail[] =
 	".TP\n\\fBCOLUMNS\\fR\nWidth of the progress line, instead of the terminal's own.\n"
 	".TP\n\\fBTERM\\fR\n\\fIdumb\\fR: no redrawing; progress is printed as plain lines.\n"
 	".TP\n\\fBNO_COLOR\\fR\nNot empty: no colours.\n"
+	".TP\n\\fBHF_HUB_CACHE\\fR, \\fBHF_HOME\\fR, \\fBXDG_CACHE_HOME\\fR\n"
+	"The cache in which \\fB\\-\\-model\\fR looks for names: the first, or \\fIhub\\fR in the second, or\n"
+	"\\fIhuggingface/hub\\fR in the third, or \\fI~/.cache/huggingface/hub\\fR.\n"
+	".TP\n\\fBDIFFTP_...\\fR\nDefaults of the options that name such a variable. One that is empty counts as not set.\n"
+	".SH FILES\n"
+	".TP\n\\fI$XDG_CONFIG_HOME/difftp/config\\fR, else \\fI~/.config/difftp/config\\fR\n"
+	"Defaults of options: lines \\fIoption = value\\fR, of a switch \\fByes\\fR or \\fBno\\fR, of a list one line for each value; a line\n"
+	"that begins with # is a comment. Options that say what a single run is about (\\fB\\-\\-prompt\\fR, \\fB\\-\\-output\\fR, ...) are\n"
+	"refused there. The command line stands above the environment, that above the file, and the file above the\n"
+	"defaults; what an input file says (the size of latents or images, the degree of a sharded folder) counts as said on\n"
+	"the command line. \\fBverify\\fR takes no default for the picture.\n"
 	".SH EXAMPLES\n"
 	".nf\n"
 	"difftp \\-\\-model FLUX.2\\-klein\\-4B \\-\\-prompt \"a red fox in snow\" \\-\\-tp\\-degree 4 \\-o fox.png\n"

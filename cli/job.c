@@ -86,7 +86,7 @@ static enum dtp_code agree_on_seed(struct dtp_rank *r, struct dtp_err *err)
 {
 	uint64_t *seed = &r->request.seed;
 
-	if (DTP_GIVEN(r->args, seed) || r->options.encode_only || r->request.noise)
+	if (DTP_HAS(r->args, seed) || r->options.encode_only || r->request.noise)
 		return DTP_OK;
 	if (r->rank == 0 && choose_seed(r, seed, err))
 		return err->code;

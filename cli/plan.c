@@ -59,7 +59,7 @@ static enum dtp_code look_at_fit(struct dtp_plan_view *v, struct dtp_err *err)
 static void look_at_speed(struct dtp_plan_view *v)
 {
 	v->threads = v->args->threads ? (int)v->args->threads : dtp_host_threads("");
-	v->tflops_assumed = !DTP_GIVEN(v->args, tflops);
+	v->tflops_assumed = !DTP_HAS(v->args, tflops);
 	if (!v->tflops_assumed)
 		v->tflops = v->args->tflops;
 	else if (v->devices.n)

@@ -16,6 +16,8 @@ char *dtp_output_name(const char *output, int index, int count);
 const char *dtp_output_path(const struct dtp_args *args);
 /* Options that exclude each other where prompts are read from a file or only written to one. */
 enum dtp_code dtp_embeds_options_check(const struct dtp_args *args, struct dtp_err *err);
+/* Whether the option at this offset has no meaning beside --prompt-embeds. */
+bool dtp_embeds_exclude(size_t offset);
 /* Whether the name of an output says another format than what will be in it. */
 enum dtp_code dtp_output_check_format(const struct dtp_args *args, struct dtp_err *err);
 /* Checks that every file of the run can be written, that no two are the same, and that no name says another format than

@@ -95,7 +95,7 @@ enum dtp_code dtp_cmd_shard(const struct dtp_args *args, char **argv, struct dtp
 	(void)argv;
 	if (!args->model)
 		return dtp_fail(err, DTP_REFUSED, "option '--model' is missing: the folder of the pipeline");
-	if (!DTP_GIVEN(args, tp_degree))
+	if (!DTP_HAS(args, tp_degree))
 		return dtp_fail(err, DTP_REFUSED, "option '--tp-degree' is missing: how many ranks the weights are split for");
 	if (!args->output)
 		return dtp_fail(err, DTP_REFUSED, "option '--output' is missing: the folder to be written");

@@ -41,6 +41,7 @@ static void put_option(FILE *f, const struct dtp_option *o, const struct dtp_arg
 	snprintf(name, sizeof name, "--%s", o->name);
 	switch (o->kind) {
 	case DTP_OPT_SWITCH:
+		snprintf(text, sizeof text, "%s", *(const bool *)at ? "" : "no");
 		break;
 	case DTP_OPT_INT:
 		snprintf(text, sizeof text, "%" PRId64, *(const int64_t *)at);
@@ -81,7 +82,7 @@ char *dtp_told_record(const struct dtp_args *args, size_t *len)
 	for (int i = 0; i < args->nwords; i++)
 		put(f, "the word", args->word[i]);
 	for (int i = 0; i < dtp_noptions; i++)
-		if (args->given >> i & 1 && !dtp_options[i].may_differ)
+		if ((args->given | args->preset) >> i & 1 && !dtp_options[i].may_differ)
 			put_option(f, &dtp_options[i], args);
 	if (!fclose(f))
 		return buf;

@@ -6,6 +6,9 @@
 cd "$(dirname "$0")/.." || exit 1
 suite=$1 only=${2:-}
 export DTP_TESTS="$PWD/tests"
+# The defaults and models of whoever runs this are not what is tested.
+export XDG_CONFIG_HOME=/nonexistent HF_HUB_CACHE=/nonexistent
+unset DIFFTP_MODEL DIFFTP_TP_DEGREE
 passed=0 failed=0 skipped=0
 log=$(mktemp) || exit 1
 trap 'rm -f "$log"' EXIT

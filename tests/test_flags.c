@@ -114,6 +114,17 @@ static void flags_lists_keep_their_order(void **state)
 	assert_message(&err, DTP_REFUSED, "option '--image' is given more than 10 times", NULL);
 }
 
+static void flags_switches_can_be_undone(void **state)
+{
+	(void)state;
+	assert_parses("--quiet", "--exact_timesteps=YES", "--resume=0");
+	assert_true(args.quiet && args.exact_timesteps && !args.resume && DTP_GIVEN(&args, resume));
+	assert_parses("-q", "--quiet=no");
+	assert_true(!args.quiet && DTP_GIVEN(&args, quiet));
+	assert_parses("--quiet=off", "-q");
+	assert_true(args.quiet);
+}
+
 static void flags_seed_has_64_bits(void **state)
 {
 	(void)state;
@@ -221,8 +232,8 @@ static void flags_missing_and_unwanted_values(void **state)
 	assert_string_equal(err.message, "option '-o' needs a value");
 	generate("--tp_degree");
 	assert_string_equal(err.message, "option '--tp_degree' needs a value");
-	generate("--exact-timesteps=yes");
-	assert_string_equal(err.message, "option '--exact-timesteps' takes no value");
+	generate("--exact-timesteps=maybe");
+	assert_string_equal(err.message, "option '--exact-timesteps': 'maybe' is neither yes nor no");
 	generate("--output", "--seed=3");
 	assert_message(&err, DTP_REFUSED, "option '--output' needs a value, but the option '--seed=3' follows", NULL);
 	generate("--output", "");
@@ -339,6 +350,7 @@ int main(void)
 		cmocka_unit_test(flags_shortened_names),
 		cmocka_unit_test(flags_last_one_wins),
 		cmocka_unit_test(flags_lists_keep_their_order),
+		cmocka_unit_test(flags_switches_can_be_undone),
 		cmocka_unit_test(flags_seed_has_64_bits),
 		cmocka_unit_test(flags_whole_numbers_are_strict),
 		cmocka_unit_test(flags_decimals_are_strict),
