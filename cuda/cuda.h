@@ -12,17 +12,24 @@
 extern "C" {
 #endif
 
+struct dtp_cuda_watch;
+
 struct dtp_cuda {
 	struct dtp_backend base;
 	int device;               /* as CUDA numbers those that CUDA_VISIBLE_DEVICES leaves */
 	cudaStream_t stream;
 	struct dtp_lt *lt;        /* lt.h: matrix products */
+	const struct dtp_cuda_watch *watch; /* comm_cuda.h: of a communicator whose work is on the stream; else NULL */
 };
 
 static inline struct dtp_cuda *dtp_cuda_of(struct dtp_backend *be)
 {
 	return (struct dtp_cuda *)be;
 }
+
+/* Waits for the backend's stream, and for other ranks with it.  Instead of cudaStreamSynchronize: that would wait for ever for a rank
+ * that is gone. */
+enum dtp_code dtp_cuda_wait(struct dtp_cuda *cuda, struct dtp_err *err);
 
 /* ---- errors.  DTP_OK for cudaSuccess; else DTP_FAILED with "CALL: text (number), FILE:LINE" and what to do about it. */
 #define DTP_CUDA(call, err) dtp_cuda_status(call, #call, __FILE__, __LINE__, err)
