@@ -86,6 +86,26 @@ static enum dtp_code read_part(const struct dtp_lora_part *p, const struct dtp_s
 	return rc;
 }
 
+static struct dtp_lora_slice size_of(const struct dtp_module *m, const struct dtp_split *split)
+{
+	struct dtp_lora_slice s = {.rows = split->dim == 0 ? dtp_split_length(split) : m->shape[0],
+				   .cols = split->dim == 1 ? dtp_split_length(split) : m->shape[1]};
+
+	for (int i = 0; i < m->nlora; i++)
+		s.rank += m->lora[i].a->shape[0];
+	return s;
+}
+
+uint64_t dtp_lora_slice_bytes(const struct dtp_module *m, const struct dtp_split *split)
+{
+	struct dtp_lora_slice s = size_of(m, split);
+	int64_t largest = 0; /* of b, which is read before it is put beside the others */
+
+	for (int i = 0; i < m->nlora; i++)
+		largest = m->lora[i].a->shape[0] > largest ? m->lora[i].a->shape[0] : largest;
+	return (uint64_t)((s.rows + s.cols) * s.rank + 2 * s.rows * largest) * sizeof(float);
+}
+
 enum dtp_code dtp_lora_slice_read(const struct dtp_module *m, const struct dtp_split *split, struct dtp_lora_slice **out,
 				  struct dtp_err *err)
 {
@@ -95,10 +115,7 @@ enum dtp_code dtp_lora_slice_read(const struct dtp_module *m, const struct dtp_s
 	*out = NULL;
 	if (!s)
 		return dtp_fail(err, DTP_FAILED, "out of memory for the LoRA of '%s'", m->name);
-	s->rows = split->dim == 0 ? dtp_split_length(split) : m->shape[0];
-	s->cols = split->dim == 1 ? dtp_split_length(split) : m->shape[1];
-	for (int i = 0; i < m->nlora; i++)
-		s->rank += m->lora[i].a->shape[0];
+	*s = size_of(m, split);
 	s->a = malloc((size_t)(s->rank * s->cols) * sizeof *s->a + 1);
 	s->b = malloc((size_t)(s->rows * s->rank) * sizeof *s->b + 1);
 	if (!s->a || !s->b)

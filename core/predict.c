@@ -101,20 +101,22 @@ static uint64_t largest_layer(const struct dtp_tree *t, struct dtp_backend *be)
 static enum dtp_code add_whole(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_backend *be,
 			       struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
 {
-	uint64_t scratch[DTP_NPHASES], layer = 0;
+	uint64_t scratch[DTP_NPHASES], layer = 0, staging = 0;
 	struct dtp_phase_cost cost[DTP_NPHASES];
 	int degree = p->tp_degree;
 
 	if (dtp_pipeline_set_degree(p, 1, err))
 		return err->code;
 	enum dtp_code rc = run_dry(p, req, 0, scratch, cost, err);
-	for (int i = 0; i < DTP_VAE; i++)
+	for (int i = 0; i < DTP_VAE; i++) {
 		layer = most(layer, largest_layer(p->component[i].tree, be));
+		staging = most(staging, dtp_weights_staging(p->component[i].tree, 0, 1));
+	}
 	dtp_pipeline_set_degree(p, degree, NULL);
 	for (int i = 0; i < DTP_COMPONENTS && !rc; i++) {
 		out[i].weights += layer;
 		out[i].scratch += most(scratch[DTP_TEXT], scratch[DTP_TRANSFORMER]) + dtp_run_embeds_bytes(p, req);
-		out[i].staging += DTP_STAGING_BYTES;
+		out[i].staging += staging;
 	}
 	return rc;
 }
@@ -147,7 +149,7 @@ enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_reque
 			continue;
 		out[i].weights = dtp_weights_memory(c->tree, rank, c->degree, dry);
 		out[i].scratch = scratch[i] + dtp_run_embeds_bytes(p, req) * (uint64_t)(p->prompts > 1 ? p->prompts : 1) + host;
-		out[i].staging = c->absent ? 0 : DTP_STAGING_BYTES;
+		out[i].staging = c->absent ? 0 : dtp_weights_staging(c->tree, rank, c->degree);
 	}
 	if (req->nimages && rank == 0) {
 		dtp_vae_need(&p->vae, true, false);

@@ -425,6 +425,25 @@ uint64_t dtp_weights_memory(const struct dtp_tree *tree, int rank, int degree, s
 	return m.bytes;
 }
 
+static enum dtp_code most_factors(void *arg, const struct dtp_param *p, const struct dtp_split *s, struct dtp_err *err)
+{
+	uint64_t *most = arg, bytes = p->which ? 0 : dtp_lora_slice_bytes(p->module, s);
+
+	(void)err;
+	if (bytes > *most)
+		*most = bytes;
+	return DTP_OK;
+}
+
+uint64_t dtp_weights_staging(const struct dtp_tree *tree, int rank, int degree)
+{
+	uint64_t most = 0;
+
+	for_each_param(tree, rank, degree, most_factors, &most, NULL);
+	/* Each packer has a weight of its own at most, and its panel as floats. */
+	return DTP_STAGING_BYTES + (most ? MAX_PACKERS * (most + PANEL_BYTES / 2 * sizeof(float)) : 0);
+}
+
 uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank,
 				int degree)
 {

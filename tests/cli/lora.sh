@@ -37,6 +37,16 @@ case_ verify_merges_on_both_sides
 	>"$dir/out" 2>&1 </dev/null || fail "$(cat "$dir/out")"
 done_
 
+# What stages of the weights take together, in bytes.
+staging() {
+	"$DIFFTP" plan --model $model --json "$@" 2>"$dir/err" | awk '/"staging":/ { gsub(/[^0-9]/, ""); n += $0 } END { print n + 0 }'
+}
+# Factors (and panels as floats) of as many weights as there may be threads that pack: not of all.
+case_ the_fit_report_counts_the_factors
+without=$(staging) with=$(staging --lora $loras/peft.safetensors) both=$(staging --lora $loras/peft.safetensors --lora $loras/kohya.safetensors)
+[ "$without" -gt 0 ] && [ "$without" -lt "$with" ] && [ "$with" -lt "$both" ] || fail "$without, $with, $both bytes: $(cat "$dir/err")"
+done_
+
 refuse() { # NAME MESSAGE LORA
 	expect "$1" 2 '^$' "$2" --model $model --prompt x --lora "$3" -o "$dir/x.png"
 	[ ! -e "$dir/x.png" ] || echo "not ok $1: a picture was written"
