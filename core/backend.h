@@ -12,6 +12,7 @@
 #define DTP_BACKEND_H
 
 #include "err.h"
+#include "monitor.h"
 #include "tensor.h"
 
 struct dtp_backend {
@@ -165,4 +166,27 @@ struct dtp_cpu_facts {
 void dtp_cpu_facts(struct dtp_cpu_facts *out);
 /* Computes nothing: checks, counts. */
 enum dtp_code dtp_backend_dry(enum dtp_dtype compute, struct dtp_backend **out, struct dtp_err *err);
+
+/* ---- CUDA: core/ knows of it what follows, and links without it (cuda/absent.c). */
+struct dtp_gpu {
+	char name[96];
+	int major, minor; /* compute capability */
+	uint64_t bytes;   /* of its memory */
+};
+/* The GPUs that this process may use, in CUDA's numbering: at most max are described, *n is their number.  DTP_REFUSED, with what is
+ * missing and what to do, where there is none that can be used.  Takes no memory of a GPU, but the driver is started: not to be
+ * called by a process that forks later. */
+enum dtp_code dtp_cuda_gpus(struct dtp_gpu *gpus, int max, int *n, struct dtp_err *err);
+
+enum dtp_cuda_attention { DTP_ATTENTION_AUTO, DTP_ATTENTION_CUDNN, DTP_ATTENTION_PLAIN };
+struct dtp_cuda_options {
+	int device;                /* as dtp_cuda_gpus numbers them */
+	enum dtp_cuda_attention attention;
+	const char *cache;         /* folder for cuDNN's finished plans, made if need be; NULL: none */
+	const struct dtp_monitor *mon;
+};
+/* What options point to stays the caller's and must outlive the backend.  DTP_REFUSED: this GPU or its driver is too old; DTP_FAILED:
+ * a call failed. */
+enum dtp_code dtp_backend_cuda(enum dtp_dtype compute, const struct dtp_cuda_options *options, struct dtp_backend **out,
+			       struct dtp_err *err);
 #endif

@@ -5,6 +5,7 @@
 #define DTP_CUDA_H
 
 #include <cuda_runtime_api.h>
+#include <pthread.h>
 
 #include "backend.h"
 
@@ -16,9 +17,18 @@ struct dtp_cuda_watch;
 
 struct dtp_cuda {
 	struct dtp_backend base;
-	int device;               /* as CUDA numbers those that CUDA_VISIBLE_DEVICES leaves */
+	struct dtp_cuda_options options;
 	cudaStream_t stream;
 	struct dtp_lt *lt;        /* lt.h: matrix products */
+	struct dtp_dnn *dnn;      /* dnn.h: attention and convolution; NULL until the first of them */
+	struct dtp_err no_dnn;    /* why cuDNN cannot be used, once it was looked for */
+	bool attention_told;      /* that it is not cuDNN's */
+	void *scratch;            /* of the operation that is enqueued now; grows */
+	uint64_t scratch_size;
+	pthread_mutex_t writing;  /* weight_write: what follows, and the stream */
+	void *panel;              /* a panel as it is in its file, on its way to its weight; grows */
+	uint64_t panel_size;
+	cudaEvent_t read;         /* the panel was read from host memory */
 	const struct dtp_cuda_watch *watch; /* comm_cuda.h: of a communicator whose work is on the stream; else NULL */
 };
 
@@ -27,6 +37,26 @@ static inline struct dtp_cuda *dtp_cuda_of(struct dtp_backend *be)
 	return (struct dtp_cuda *)be;
 }
 
+struct dtp_cuda_weight {
+	struct dtp_weight base;
+	void *data;     /* MATRIX: rows of T, each at a multiple of DTP_LT_ALIGN bytes; TABLE: rows of T; CONV: [N,kh,kw,C] of T;
+	                 * VECTOR: F32, then the same in T where that is another type */
+	int64_t n, k;   /* the matrix; CONV: k = kh*kw*C; VECTOR: k = 1 */
+	int64_t pitch;  /* elements from one row to the next */
+};
+
+static inline const struct dtp_cuda_weight *dtp_cuda_weight_of(const struct dtp_weight *w)
+{
+	return (const struct dtp_cuda_weight *)w;
+}
+
+/* A VECTOR in F32, and in T or F32; NULL of NULL. */
+static inline const float *dtp_cuda_vector(const struct dtp_weight *w)
+{
+	return w ? (const float *)dtp_cuda_weight_of(w)->data : NULL;
+}
+const void *dtp_cuda_vector_as(const struct dtp_weight *w, enum dtp_dtype t);
+
 /* Waits for the backend's stream, and for other ranks with it.  Instead of cudaStreamSynchronize: that would wait for ever for a rank
  * that is gone. */
 enum dtp_code dtp_cuda_wait(struct dtp_cuda *cuda, struct dtp_err *err);
@@ -34,6 +64,64 @@ enum dtp_code dtp_cuda_wait(struct dtp_cuda *cuda, struct dtp_err *err);
 /* ---- errors.  DTP_OK for cudaSuccess; else DTP_FAILED with "CALL: text (number), FILE:LINE" and what to do about it. */
 #define DTP_CUDA(call, err) dtp_cuda_status(call, #call, __FILE__, __LINE__, err)
 enum dtp_code dtp_cuda_status(cudaError_t e, const char *call, const char *file, int line, struct dtp_err *err);
+
+/* ---- memory.c */
+/* Device memory that is given back with cudaFree, 256-byte aligned; *p NULL for 0 bytes.  No room is DTP_FAILED with both numbers. */
+enum dtp_code dtp_cuda_take(uint64_t nbytes, void **p, struct dtp_err *err);
+/* nbytes of device memory for what is enqueued until the next call; 256-byte aligned. */
+enum dtp_code dtp_cuda_scratch(struct dtp_cuda *cu, uint64_t nbytes, void **p, struct dtp_err *err);
+enum dtp_code dtp_cuda_alloc(struct dtp_backend *, uint64_t nbytes, void **p, struct dtp_err *);
+void dtp_cuda_free(struct dtp_backend *, void *p, uint64_t nbytes);
+enum dtp_code dtp_cuda_upload(struct dtp_backend *, struct dtp_tensor dst, const void *src, enum dtp_dtype src_type, struct dtp_err *);
+enum dtp_code dtp_cuda_download(struct dtp_backend *, void *dst, enum dtp_dtype dst_type, struct dtp_tensor src, struct dtp_err *);
+enum dtp_code dtp_cuda_sync(struct dtp_backend *, struct dtp_err *);
+
+/* ---- weight.c */
+enum dtp_code dtp_cuda_weight_new(struct dtp_backend *, enum dtp_weight_kind, int ndim, const int64_t *shape, struct dtp_weight **,
+				  struct dtp_err *);
+enum dtp_code dtp_cuda_weight_write(struct dtp_backend *, struct dtp_weight *, int64_t row0, int64_t nrows, const void *src,
+				    enum dtp_dtype src_type, struct dtp_err *);
+void dtp_cuda_weight_free(struct dtp_backend *, struct dtp_weight *);
+uint64_t dtp_cuda_weight_bytes(struct dtp_backend *, enum dtp_weight_kind, int ndim, const int64_t *shape);
+
+/* ---- tokens.c, attention.c, picture.c: the operations of core/backend.h */
+enum dtp_code dtp_cuda_linear(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w,
+			      const struct dtp_weight *bias, struct dtp_err *);
+enum dtp_code dtp_cuda_embedding(struct dtp_backend *, struct dtp_tensor out, const int32_t *ids, const struct dtp_weight *table,
+				 int64_t first_row, struct dtp_err *);
+enum dtp_code dtp_cuda_modulated_norm(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor shift,
+				      struct dtp_tensor scale, float eps, struct dtp_err *);
+enum dtp_code dtp_cuda_rms_norm(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w, float eps,
+				struct dtp_err *);
+enum dtp_code dtp_cuda_qk_norm_rope(struct dtp_backend *, struct dtp_tensor x, const struct dtp_weight *w, float eps, enum dtp_rope kind,
+				    struct dtp_tensor cos, struct dtp_tensor sin, struct dtp_err *);
+enum dtp_code dtp_cuda_swiglu(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor gate, struct dtp_tensor up, struct dtp_err *);
+enum dtp_code dtp_cuda_gated_residual(struct dtp_backend *, struct dtp_tensor x, struct dtp_tensor gate, struct dtp_tensor y,
+				      struct dtp_err *);
+enum dtp_code dtp_cuda_add_bias(struct dtp_backend *, struct dtp_tensor x, const struct dtp_weight *bias, struct dtp_err *);
+enum dtp_code dtp_cuda_silu(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, struct dtp_err *);
+enum dtp_code dtp_cuda_add(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor a, struct dtp_tensor b, struct dtp_err *);
+enum dtp_code dtp_cuda_copy(struct dtp_backend *, struct dtp_tensor dst, struct dtp_tensor src, struct dtp_err *);
+enum dtp_code dtp_cuda_euler_step(struct dtp_backend *, struct dtp_tensor latents, struct dtp_tensor noise, float dt, struct dtp_err *);
+enum dtp_code dtp_cuda_attention(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k, struct dtp_tensor v,
+				 const struct dtp_attention *, struct dtp_err *);
+enum dtp_code dtp_cuda_conv2d(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w,
+			      const struct dtp_weight *bias, int stride, int pad_top_left, int pad_bottom_right, struct dtp_err *);
+enum dtp_code dtp_cuda_group_norm(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w,
+				  const struct dtp_weight *b, int groups, float eps, bool silu, struct dtp_err *);
+enum dtp_code dtp_cuda_group_maps(struct dtp_backend *, struct dtp_tensor maps, struct dtp_tensor x, const struct dtp_weight *w,
+				  const struct dtp_weight *b, int groups, float eps, struct dtp_err *);
+enum dtp_code dtp_cuda_window(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor maps, int64_t first,
+			      struct dtp_err *);
+enum dtp_code dtp_cuda_upsample2x(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, struct dtp_err *);
+enum dtp_code dtp_cuda_unpatchify(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor tokens, const struct dtp_weight *mean,
+				  const struct dtp_weight *var, float eps, struct dtp_err *);
+enum dtp_code dtp_cuda_patchify(struct dtp_backend *, struct dtp_tensor tokens, struct dtp_tensor x, const struct dtp_weight *mean,
+				const struct dtp_weight *var, float eps, struct dtp_err *);
+enum dtp_code dtp_cuda_quantise(struct dtp_backend *, uint8_t *rgb, struct dtp_tensor x, struct dtp_err *);
+
+/* cuDNN for this backend's device, opened when it is first asked for; NULL, with why, where it cannot be used. */
+struct dtp_dnn *dtp_cuda_dnn(struct dtp_cuda *cu, struct dtp_err *why);
 
 /* ---- NVIDIA's libraries, opened when a function of theirs is first asked for, and kept.  They may be called by one thread at a time. */
 enum dtp_cuda_library { DTP_LIB_CUBLASLT, DTP_LIB_CUDNN, DTP_LIB_NCCL, DTP_NLIBS };

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* In place of the CUDA backend, where the program is built without it. */
+#include "backend.h"
+
+enum dtp_code dtp_cuda_gpus(struct dtp_gpu *gpus, int max, int *n, struct dtp_err *err)
+{
+	(void)gpus, (void)max;
+	*n = 0;
+	return dtp_fail(err, DTP_REFUSED, "this difftp was built without CUDA: no nvcc was found (make NVCC=PATH, see docs/running.md)");
+}
+
+enum dtp_code dtp_backend_cuda(enum dtp_dtype compute, const struct dtp_cuda_options *options, struct dtp_backend **out,
+			       struct dtp_err *err)
+{
+	int n;
+
+	(void)compute, (void)options;
+	*out = NULL;
+	return dtp_cuda_gpus(NULL, 0, &n, err);
+}

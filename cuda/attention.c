@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention by cuDNN where it does the shape, by the own kernel where it does not; which, and why, is told once per reason. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cuda.h"
+#include "dnn.h"
+#include "kernels.h"
+
+static void tell(struct dtp_cuda *cu, const char *why)
+{
+	const struct dtp_monitor *mon = cu->options.mon;
+	char text[sizeof ((struct dtp_err *)0)->message + 64];
+
+	if (cu->attention_told)
+		return;
+	cu->attention_told = true;
+	snprintf(text, sizeof text, "attention by the plain kernel: %s", why);
+	mon->note(mon->arg, text);
+}
+
+/* One attention among rows of q and k, all of which see one another, or, if causal, what comes before them.  *done: false where cuDNN
+ * does not do it; why says why not. */
+static enum dtp_code by_cudnn(struct dtp_cuda *cu, struct dtp_dnn *dnn, struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k,
+			      struct dtp_tensor v, float scale, bool causal, bool *done, const char **why, struct dtp_err *err)
+{
+	const struct dtp_dnn_attention shape = {
+		.dtype = q.dtype, .sq = q.shape[0], .sk = k.shape[0], .heads = q.shape[1], .kv_heads = k.shape[1], .dim = q.shape[2],
+		.q_row = q.stride[0], .k_row = k.stride[0], .v_row = v.stride[0], .out_row = out.stride[0], .causal = causal,
+	};
+	const struct dtp_dnn_plan *plan;
+	void *p;
+
+	*done = true;
+	if (!shape.sq)
+		return DTP_OK;
+	enum dtp_code rc = dtp_dnn_plan_attention(dnn, &shape, &plan, why, err);
+	*done = plan != NULL;
+	if (rc || !plan)
+		return rc;
+	rc = dtp_cuda_scratch(cu, dtp_dnn_workspace(plan), &p, err);
+	return rc ? rc : dtp_dnn_run_attention(dnn, plan, cu->stream, out.data, q.data, k.data, v.data, NULL, scale, p, err);
+}
+
+static bool aligned(struct dtp_tensor x)
+{
+	return (uintptr_t)x.data % DTP_DNN_ALIGN == 0 && (uint64_t)x.stride[0] * dtp_dtype_size(x.dtype) % DTP_DNN_ALIGN == 0 &&
+	       x.stride[1] == x.shape[2];
+}
+
+/* cuDNN knows groups of query heads that begin with a whole one, and no range of keys. */
+static const char *unfit(struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k, struct dtp_tensor v, const struct dtp_attention *a)
+{
+	if (!aligned(out) || !aligned(q) || !aligned(k) || !aligned(v))
+		return "rows or heads do not begin at multiples of 16 bytes";
+	if (a->q_head0 != a->kv_head0 * a->group || q.shape[1] != k.shape[1] * a->group)
+		return "this rank's query heads do not belong to whole groups";
+	return NULL;
+}
+
+/* Keys in [begin, end).  A causal row before begin sees nothing, one from end on sees all of them. */
+static enum dtp_code in_parts(struct dtp_cuda *cu, struct dtp_dnn *dnn, struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k,
+			      struct dtp_tensor v, const struct dtp_attention *a, bool *done, const char **why, struct dtp_err *err)
+{
+	int64_t begin = a->key_begin, end = a->key_end < k.shape[0] ? a->key_end : k.shape[0], rows = q.shape[0];
+	int64_t first = a->causal && begin < rows ? begin : a->causal ? rows : 0, last = !a->causal ? 0 : end < rows ? end : rows;
+	size_t row = (size_t)out.stride[0] * dtp_dtype_size(out.dtype), width = (size_t)(q.shape[1] * q.shape[2]) * dtp_dtype_size(out.dtype);
+	enum dtp_code rc = DTP_OK;
+
+	*done = true;
+	if (begin >= end) /* nobody sees anything */
+		first = last = rows;
+	if (last < first)
+		last = first;
+	k = dtp_narrow(k, 0, begin, begin < end ? end - begin : 0);
+	v = dtp_narrow(v, 0, begin, begin < end ? end - begin : 0);
+	if (last < rows)
+		rc = by_cudnn(cu, dnn, dtp_narrow(out, 0, last, rows - last), dtp_narrow(q, 0, last, rows - last), k, v, a->scale, false,
+			      done, why, err);
+	if (!rc && *done && first < last) /* as many keys as rows: what is beyond them, no row sees */
+		rc = by_cudnn(cu, dnn, dtp_narrow(out, 0, first, last - first), dtp_narrow(q, 0, first, last - first),
+			      dtp_narrow(k, 0, 0, last - first), dtp_narrow(v, 0, 0, last - first), a->scale, true, done, why, err);
+	if (!rc && *done && first)
+		rc = DTP_CUDA(cudaMemset2DAsync(out.data, row, 0, width, (size_t)first, cu->stream), err);
+	return rc;
+}
+
+enum dtp_code dtp_cuda_attention(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k,
+				 struct dtp_tensor v, const struct dtp_attention *a, struct dtp_err *err)
+{
+	struct dtp_cuda *cu = dtp_cuda_of(be);
+	struct dtp_err missing = DTP_ERR_INIT;
+	enum dtp_code rc = DTP_OK;
+	bool done = false;
+
+	if (!dtp_numel(&out))
+		return DTP_OK;
+	if (cu->options.attention != DTP_ATTENTION_PLAIN) {
+		struct dtp_dnn *dnn = dtp_cuda_dnn(cu, &missing);
+		const char *why = dnn ? unfit(out, q, k, v, a) : missing.message;
+		if (!why)
+			rc = in_parts(cu, dnn, out, q, k, v, a, &done, &why, err);
+		if (!rc && !done && cu->options.attention == DTP_ATTENTION_CUDNN)
+			return dtp_fail(err, DTP_REFUSED, "--attention cudnn: %s", why);
+		if (!rc && !done)
+			tell(cu, why);
+	}
+	return rc || done ? rc : DTP_CUDA(dtp_k_attention(cu->stream, out, NULL, q, k, v, a), err);
+}

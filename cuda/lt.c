@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuBLASLt's matrices lie column by column: a row-major [M,N] is its [N,M], so that out^T = w x^T is what is asked of it, with w
+ * transposed. */
+#include "lt.h"
+
+#include <cublasLt.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda.h"
+
+#define WORKSPACE (UINT64_C(32) << 20) /* what NVIDIA advises for Hopper; fewer bytes exclude algorithms */
+
+/* Under the names that the library gives them. */
+struct functions {
+	cublasStatus_t (*cublasLtCreate)(cublasLtHandle_t *);
+	cublasStatus_t (*cublasLtDestroy)(cublasLtHandle_t);
+	const char *(*cublasLtGetStatusString)(cublasStatus_t);
+	cublasStatus_t (*cublasLtMatmulDescCreate)(cublasLtMatmulDesc_t *, cublasComputeType_t, cudaDataType_t);
+	cublasStatus_t (*cublasLtMatmulDescDestroy)(cublasLtMatmulDesc_t);
+	cublasStatus_t (*cublasLtMatmulDescSetAttribute)(cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t, const void *, size_t);
+	cublasStatus_t (*cublasLtMatrixLayoutCreate)(cublasLtMatrixLayout_t *, cudaDataType_t, uint64_t, uint64_t, int64_t);
+	cublasStatus_t (*cublasLtMatrixLayoutDestroy)(cublasLtMatrixLayout_t);
+	cublasStatus_t (*cublasLtMatmulPreferenceCreate)(cublasLtMatmulPreference_t *);
+	cublasStatus_t (*cublasLtMatmulPreferenceDestroy)(cublasLtMatmulPreference_t);
+	cublasStatus_t (*cublasLtMatmulPreferenceSetAttribute)(cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t, const void *,
+							       size_t);
+	cublasStatus_t (*cublasLtMatmulAlgoGetHeuristic)(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+							 cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+							 cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t *, int *);
+	cublasStatus_t (*cublasLtMatmul)(cublasLtHandle_t, cublasLtMatmulDesc_t, const void *, const void *, cublasLtMatrixLayout_t,
+					 const void *, cublasLtMatrixLayout_t, const void *, const void *, cublasLtMatrixLayout_t, void *,
+					 cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t *, void *, size_t, cudaStream_t);
+};
+#define SYMBOL(name) {#name, offsetof(struct functions, name)}
+static const struct dtp_symbol symbols[] = {
+	SYMBOL(cublasLtCreate), SYMBOL(cublasLtDestroy), SYMBOL(cublasLtGetStatusString), SYMBOL(cublasLtMatmulDescCreate),
+	SYMBOL(cublasLtMatmulDescDestroy), SYMBOL(cublasLtMatmulDescSetAttribute), SYMBOL(cublasLtMatrixLayoutCreate),
+	SYMBOL(cublasLtMatrixLayoutDestroy), SYMBOL(cublasLtMatmulPreferenceCreate), SYMBOL(cublasLtMatmulPreferenceDestroy),
+	SYMBOL(cublasLtMatmulPreferenceSetAttribute), SYMBOL(cublasLtMatmulAlgoGetHeuristic), SYMBOL(cublasLtMatmul),
+};
+
+struct shape {
+	int64_t m, n, k, x_row, w_row, out_row;
+	enum dtp_dtype in, out;
+	bool bias;
+};
+struct product {
+	struct shape shape;
+	cublasLtMatmulDesc_t desc;
+	cublasLtMatrixLayout_t w, x, out;
+	cublasLtMatmulAlgo_t algo;
+	struct product *next;
+};
+
+struct dtp_lt {
+	struct functions f;
+	cublasLtHandle_t handle;
+	cublasLtMatmulPreference_t pref;
+	void *workspace;
+	struct product *products; /* the one used last comes first */
+};
+
+#define LT(lt, call, err) status(lt, call, #call, __LINE__, err)
+static enum dtp_code status(const struct dtp_lt *lt, cublasStatus_t s, const char *call, int line, struct dtp_err *err)
+{
+	if (s == CUBLAS_STATUS_SUCCESS)
+		return DTP_OK;
+	const char *name = call + strlen("lt->f.");
+	return dtp_fail(err, DTP_FAILED, "%.*s: %s (%d), %s:%d\n%s", (int)strcspn(name, "("), name, lt->f.cublasLtGetStatusString(s), (int)s,
+			__FILE__, line, s == CUBLAS_STATUS_NOT_INITIALIZED || s == CUBLAS_STATUS_ALLOC_FAILED
+			? "its first call takes memory on the GPU: see nvidia-smi for what is free"
+			: "difftp doctor looks at the GPUs, the kernel log may say more (dmesg | grep -i nvrm)");
+}
+
+enum dtp_code dtp_lt_open(struct dtp_lt **out, struct dtp_err *err)
+{
+	struct dtp_lt *lt = calloc(1, sizeof *lt);
+	const uint64_t workspace = WORKSPACE;
+	const uint32_t align = DTP_LT_ALIGN;
+	static const cublasLtMatmulPreferenceAttributes_t aligned[] = {
+		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+	};
+
+	*out = NULL;
+	if (!lt)
+		return dtp_fail(err, DTP_FAILED, "out of memory: no %zu bytes for matrix products", sizeof *lt);
+	enum dtp_code rc = dtp_cuda_table(DTP_LIB_CUBLASLT, symbols, sizeof symbols / sizeof *symbols, &lt->f, err);
+	if (!rc)
+		rc = LT(lt, lt->f.cublasLtCreate(&lt->handle), err);
+	if (!rc)
+		rc = LT(lt, lt->f.cublasLtMatmulPreferenceCreate(&lt->pref), err);
+	if (!rc)
+		rc = LT(lt, lt->f.cublasLtMatmulPreferenceSetAttribute(lt->pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace), err);
+	for (int i = 0; !rc && i < 4; i++)
+		rc = LT(lt, lt->f.cublasLtMatmulPreferenceSetAttribute(lt->pref, aligned[i], &align, sizeof align), err);
+	if (!rc)
+		rc = DTP_CUDA(cudaMalloc(&lt->workspace, WORKSPACE), err);
+	if (rc) {
+		dtp_lt_close(lt);
+		return rc;
+	}
+	*out = lt;
+	return DTP_OK;
+}
+
+static void product_free(const struct dtp_lt *lt, struct product *p)
+{
+	if (p->out)
+		lt->f.cublasLtMatrixLayoutDestroy(p->out);
+	if (p->x)
+		lt->f.cublasLtMatrixLayoutDestroy(p->x);
+	if (p->w)
+		lt->f.cublasLtMatrixLayoutDestroy(p->w);
+	if (p->desc)
+		lt->f.cublasLtMatmulDescDestroy(p->desc);
+	free(p);
+}
+
+void dtp_lt_close(struct dtp_lt *lt)
+{
+	if (!lt)
+		return;
+	for (struct product *p = lt->products, *next; p; p = next) {
+		next = p->next;
+		product_free(lt, p);
+	}
+	if (lt->workspace)
+		cudaFree(lt->workspace);
+	if (lt->pref)
+		lt->f.cublasLtMatmulPreferenceDestroy(lt->pref);
+	if (lt->handle)
+		lt->f.cublasLtDestroy(lt->handle);
+	free(lt);
+}
+
+static cudaDataType_t type_of(enum dtp_dtype t)
+{
+	return t == DTP_F32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+static enum dtp_code describe(const struct dtp_lt *lt, struct product *p, struct dtp_err *err)
+{
+	const struct shape *s = &p->shape;
+	const cublasOperation_t transposed = CUBLAS_OP_T;
+	const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
+	enum dtp_code rc = LT(lt, lt->f.cublasLtMatmulDescCreate(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), err);
+
+	if (!rc)
+		rc = LT(lt, lt->f.cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed), err);
+	if (!rc && s->bias)
+		rc = LT(lt, lt->f.cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias, sizeof bias), err);
+	if (!rc)
+		rc = LT(lt, lt->f.cublasLtMatrixLayoutCreate(&p->w, type_of(s->in), (uint64_t)s->k, (uint64_t)s->n, s->w_row), err);
+	if (!rc)
+		rc = LT(lt, lt->f.cublasLtMatrixLayoutCreate(&p->x, type_of(s->in), (uint64_t)s->k, (uint64_t)s->m, s->x_row), err);
+	if (!rc)
+		rc = LT(lt, lt->f.cublasLtMatrixLayoutCreate(&p->out, type_of(s->out), (uint64_t)s->n, (uint64_t)s->m, s->out_row), err);
+	return rc;
+}
+
+static enum dtp_code set_bias(const struct dtp_lt *lt, const struct product *p, const void *bias, struct dtp_err *err)
+{
+	return bias ? LT(lt, lt->f.cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias), err) : DTP_OK;
+}
+
+static enum dtp_code plan(struct dtp_lt *lt, const struct shape *s, const void *bias, struct product **out, struct dtp_err *err)
+{
+	struct product *p = calloc(1, sizeof *p);
+	cublasLtMatmulHeuristicResult_t found;
+	int n = 0;
+
+	if (!p)
+		return dtp_fail(err, DTP_FAILED, "out of memory: no %zu bytes for a matrix product", sizeof *p);
+	p->shape = *s;
+	enum dtp_code rc = describe(lt, p, err);
+	if (!rc)
+		rc = set_bias(lt, p, bias, err); /* its alignment counts */
+	if (!rc)
+		rc = LT(lt, lt->f.cublasLtMatmulAlgoGetHeuristic(lt->handle, p->desc, p->w, p->x, p->out, p->out, lt->pref, 1, &found, &n), err);
+	if (!rc && !n)
+		rc = dtp_fail(err, DTP_FAILED, "cuBLASLt knows no way to multiply [%" PRId64 ", %" PRId64 "] by [%" PRId64 ", %" PRId64 "] in %s",
+			      s->m, s->k, s->k, s->n, dtp_dtype_name(s->in));
+	if (rc) {
+		product_free(lt, p);
+		return rc;
+	}
+	p->algo = found.algo;
+	p->next = lt->products;
+	lt->products = *out = p;
+	return DTP_OK;
+}
+
+static bool same(const struct shape *a, const struct shape *b)
+{
+	return a->m == b->m && a->n == b->n && a->k == b->k && a->x_row == b->x_row && a->w_row == b->w_row && a->out_row == b->out_row &&
+	       a->in == b->in && a->out == b->out && a->bias == b->bias;
+}
+
+static struct product *known(struct dtp_lt *lt, const struct shape *s)
+{
+	struct product **at = &lt->products, *p;
+
+	while (*at && !same(&(*at)->shape, s))
+		at = &(*at)->next;
+	p = *at;
+	if (p) {
+		*at = p->next;
+		p->next = lt->products;
+		lt->products = p;
+	}
+	return p;
+}
+
+enum dtp_code dtp_lt_product(struct dtp_lt *lt, cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor w,
+			     const void *bias, struct dtp_err *err)
+{
+	struct shape s = {.m = x.shape[0], .n = w.shape[0], .k = w.shape[1], .x_row = x.stride[0], .w_row = w.stride[0],
+			  .out_row = out.stride[0], .in = x.dtype, .out = out.dtype, .bias = bias != NULL};
+	struct product *p = known(lt, &s);
+	const float one = 1, zero = 0;
+
+	enum dtp_code rc = p ? DTP_OK : plan(lt, &s, bias, &p, err);
+
+	if (!rc)
+		rc = set_bias(lt, p, bias, err);
+	if (rc)
+		return rc;
+	return LT(lt, lt->f.cublasLtMatmul(lt->handle, p->desc, &one, w.data, p->w, x.data, p->x, &zero, out.data, p->out, out.data, p->out, &p->algo,
+				   lt->workspace, WORKSPACE, stream), err);
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Matrix products by cuBLASLt.  What a shape is computed by is asked once and kept.  Used by one thread at a time. */
+#ifndef DTP_CUDA_LT_H
+#define DTP_CUDA_LT_H
+
+#include <driver_types.h>
+
+#include "err.h"
+#include "tensor.h"
+
+enum { DTP_LT_ALIGN = 16 }; /* bytes: addresses and rows of all operands are multiples of it */
+
+struct dtp_lt;
+
+/* For the calling thread's CUDA device.  DTP_FAILED: the library is missing, or does not start. */
+enum dtp_code dtp_lt_open(struct dtp_lt **out, struct dtp_err *err);
+void dtp_lt_close(struct dtp_lt *lt); /* NULL: nothing.  The stream must be done with the products. */
+
+/* Enqueues out [M,N] = x [M,K] w^T (+ bias [N]) on stream; none of M, N, K is 0.  x and w [N,K] have one dtype, F32 or BF16; out
+ * that one or F32; all may have rows with gaps.  bias: of out's dtype, or NULL.  Products are summed in F32, those of F32 operands without
+ * TF32. */
+enum dtp_code dtp_lt_product(struct dtp_lt *lt, cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor w,
+			     const void *bias, struct dtp_err *err);
+#endif

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Weights in device memory.  A panel goes straight to its place where it is there as it is in the file; else it is turned on the
+ * device. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda.h"
+#include "kernels.h"
+#include "lt.h"
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+	return (n + to - 1) / to * to;
+}
+
+static struct dtp_cuda_weight describe(enum dtp_dtype t, enum dtp_weight_kind kind, int ndim, const int64_t *shape)
+{
+	struct dtp_cuda_weight w = {.base = {.kind = kind, .ndim = ndim, .row_align = 1}, .n = shape[0], .k = 1};
+	int64_t size = (int64_t)dtp_dtype_size(t);
+
+	memcpy(w.base.shape, shape, (size_t)ndim * sizeof *shape);
+	for (int d = 1; d < ndim; d++)
+		w.k *= shape[d];
+	w.pitch = kind == DTP_WEIGHT_MATRIX ? round_up(w.k, DTP_LT_ALIGN / size) : w.k;
+	w.base.nbytes = (uint64_t)(w.n * w.pitch * size);
+	if (kind == DTP_WEIGHT_VECTOR) /* F32, and T at the next multiple of what a bias may begin at */
+		w.base.nbytes = (uint64_t)(round_up(w.n * 4, DTP_LT_ALIGN) + (t == DTP_F32 ? 0 : w.n * size));
+	return w;
+}
+
+const void *dtp_cuda_vector_as(const struct dtp_weight *w, enum dtp_dtype t)
+{
+	if (!w || t == DTP_F32)
+		return dtp_cuda_vector(w);
+	return (const char *)dtp_cuda_weight_of(w)->data + round_up(w->shape[0] * 4, DTP_LT_ALIGN);
+}
+
+uint64_t dtp_cuda_weight_bytes(struct dtp_backend *be, enum dtp_weight_kind kind, int ndim, const int64_t *shape)
+{
+	return describe(be->compute, kind, ndim, shape).base.nbytes;
+}
+
+enum dtp_code dtp_cuda_weight_new(struct dtp_backend *be, enum dtp_weight_kind kind, int ndim, const int64_t *shape,
+				  struct dtp_weight **out, struct dtp_err *err)
+{
+	struct dtp_cuda_weight *w = malloc(sizeof *w);
+
+	*out = NULL;
+	if (!w)
+		return dtp_fail(err, DTP_FAILED, "out of memory: no %zu bytes for a weight's description", sizeof *w);
+	*w = describe(be->compute, kind, ndim, shape);
+	enum dtp_code rc = dtp_cuda_take(w->base.nbytes, &w->data, err);
+	if (rc) {
+		free(w);
+		return rc;
+	}
+	*out = &w->base;
+	return DTP_OK;
+}
+
+void dtp_cuda_weight_free(struct dtp_backend *be, struct dtp_weight *weight)
+{
+	struct dtp_cuda_weight *w = (struct dtp_cuda_weight *)weight;
+
+	(void)be;
+	if (!w)
+		return;
+	cudaFree(w->data);
+	free(w);
+}
+
+/* The weight's rows [row0, row0 + nrows), of T. */
+static struct dtp_tensor rows_of(const struct dtp_cuda_weight *w, enum dtp_dtype t, int64_t row0, int64_t nrows)
+{
+	int64_t shape[] = {nrows, w->k};
+	struct dtp_tensor x = dtp_tensor_make((char *)w->data + row0 * w->pitch * (int64_t)dtp_dtype_size(t), t, 2, shape);
+
+	x.stride[0] = w->pitch;
+	return x;
+}
+
+static enum dtp_code write_straight(struct dtp_cuda *cu, struct dtp_tensor dst, const void *src, struct dtp_err *err)
+{
+	size_t size = dtp_dtype_size(dst.dtype), row = (size_t)dst.shape[1] * size;
+
+	return DTP_CUDA(cudaMemcpy2DAsync(dst.data, (size_t)dst.stride[0] * size, src, row, row, (size_t)dst.shape[0],
+					  cudaMemcpyHostToDevice, cu->stream), err);
+}
+
+static cudaError_t turn(struct dtp_cuda *cu, const struct dtp_cuda_weight *w, int64_t row0, int64_t nrows, void *src,
+			enum dtp_dtype src_type)
+{
+	enum dtp_dtype t = cu->base.compute;
+	int64_t shape[DTP_MAX_DIMS] = {nrows};
+
+	memcpy(shape + 1, w->base.shape + 1, (size_t)(w->base.ndim - 1) * sizeof *shape);
+	struct dtp_tensor x = dtp_tensor_make(src, src_type, w->base.ndim, shape);
+	if (w->base.kind == DTP_WEIGHT_VECTOR) {
+		float *v = (float *)w->data + row0;
+		cudaError_t e = dtp_k_vector(cu->stream, v, t, x);
+		if (e || t == DTP_F32)
+			return e;
+		char *typed = (char *)(uintptr_t)dtp_cuda_vector_as(&w->base, t) + row0 * (int64_t)dtp_dtype_size(t);
+		return dtp_k_copy(cu->stream, dtp_tensor_make(typed, t, 1, shape), dtp_tensor_make(v, DTP_F32, 1, shape));
+	}
+	struct dtp_tensor dst = rows_of(w, t, row0, nrows);
+	if (w->base.kind != DTP_WEIGHT_CONV)
+		return dtp_k_copy(cu->stream, dst, x);
+	const int64_t *s = w->base.shape;
+	return dtp_k_filters(cu->stream, dtp_tensor_make(dst.data, t, 4, (int64_t[]){nrows, s[2], s[3], s[1]}), x);
+}
+
+static enum dtp_code write_turned(struct dtp_cuda *cu, const struct dtp_cuda_weight *w, int64_t row0, int64_t nrows, const void *src,
+				  enum dtp_dtype src_type, struct dtp_err *err)
+{
+	uint64_t bytes = (uint64_t)(nrows * w->k) * dtp_dtype_size(src_type);
+	enum dtp_code rc = DTP_OK;
+
+	if (bytes > cu->panel_size) {
+		rc = dtp_cuda_wait(cu, err);
+		cudaFree(cu->panel);
+		cu->panel = NULL;
+		cu->panel_size = 0;
+		if (!rc)
+			rc = dtp_cuda_take(bytes, &cu->panel, err);
+		if (rc)
+			return rc;
+		cu->panel_size = bytes;
+	}
+	/* The stream keeps the next panel from being copied before this one is turned. */
+	rc = DTP_CUDA(cudaMemcpyAsync(cu->panel, src, bytes, cudaMemcpyHostToDevice, cu->stream), err);
+	if (!rc)
+		rc = DTP_CUDA(cudaEventRecord(cu->read, cu->stream), err);
+	return rc ? rc : DTP_CUDA(turn(cu, w, row0, nrows, cu->panel, src_type), err);
+}
+
+enum dtp_code dtp_cuda_weight_write(struct dtp_backend *be, struct dtp_weight *weight, int64_t row0, int64_t nrows, const void *src,
+				    enum dtp_dtype src_type, struct dtp_err *err)
+{
+	struct dtp_cuda *cu = dtp_cuda_of(be);
+	const struct dtp_cuda_weight *w = dtp_cuda_weight_of(weight);
+	bool straight = (w->base.kind == DTP_WEIGHT_MATRIX || w->base.kind == DTP_WEIGHT_TABLE) && src_type == be->compute;
+
+	if (!nrows || !w->k)
+		return DTP_OK;
+	pthread_mutex_lock(&cu->writing);
+	enum dtp_code rc = DTP_CUDA(cudaSetDevice(cu->options.device), err); /* of this thread */
+	if (!rc)
+		rc = straight ? write_straight(cu, rows_of(w, be->compute, row0, nrows), src, err)
+			      : write_turned(cu, w, row0, nrows, src, src_type, err);
+	if (!rc && straight)
+		rc = DTP_CUDA(cudaEventRecord(cu->read, cu->stream), err);
+	if (!rc) /* the caller fills src anew */
+		rc = DTP_CUDA(cudaEventSynchronize(cu->read), err);
+	pthread_mutex_unlock(&cu->writing);
+	return rc;
+}
