@@ -53,6 +53,10 @@ void emu_async_error(cudaError_t error);
  * and is left alone otherwise.  Every function of every library begins with it. */
 bool emu_call(const char *name, int *code);
 
+/* Counts things of a library that are alive, such as its handles; what is left of them when the process ends is an error.  what: a
+ * plural, a string that lives on. */
+void emu_hold(const char *what, int change);
+
 enum emu_memory { EMU_DEVICE, EMU_PINNED, EMU_UNKNOWN /* pageable host memory, or nothing */ };
 
 /* An allocation that is alive.  Device memory is touched by work only: in deferred mode nobody else may. */

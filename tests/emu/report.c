@@ -29,6 +29,10 @@ static struct {
 		unsigned long count;
 	} calls[MAX_CALLS];
 	unsigned ncalls;
+	struct {
+		const char *what;
+		int count;
+	} held[32];
 	cudaError_t sticky;
 } state = {.once = PTHREAD_ONCE_INIT};
 
@@ -79,6 +83,35 @@ static void write_counts(void)
 	fclose(f);
 }
 
+void emu_hold(const char *what, int change)
+{
+	size_t i = 0;
+
+	emu_lock();
+	while (i < sizeof state.held / sizeof state.held[0] && state.held[i].what && strcmp(state.held[i].what, what))
+		i++;
+	if (i == sizeof state.held / sizeof state.held[0])
+		emu_misuse("too many kinds of things");
+	state.held[i].what = what;
+	state.held[i].count += change;
+	if (state.held[i].count < 0)
+		emu_misuse("more %s destroyed than made", what);
+	emu_unlock();
+}
+
+static unsigned held_leaks(char *text, size_t size)
+{
+	unsigned n = 0;
+
+	for (size_t i = 0; i < sizeof state.held / sizeof state.held[0]; i++) {
+		size_t used = strlen(text);
+		if (state.held[i].count)
+			snprintf(text + used, size - used, " %d %s;", state.held[i].count, state.held[i].what);
+		n += (unsigned)state.held[i].count;
+	}
+	return n;
+}
+
 static void at_exit(void)
 {
 	char text[1024];
@@ -88,7 +121,8 @@ static void at_exit(void)
 	emu_lock();
 	write_counts();
 	text[0] = 0;
-	unsigned n = emu_graph_leaks(text, sizeof text) + emu_stream_leaks(text, sizeof text) + emu_memory_leaks(text, sizeof text);
+	unsigned n = emu_graph_leaks(text, sizeof text) + held_leaks(text, sizeof text);
+	n += emu_stream_leaks(text, sizeof text) + emu_memory_leaks(text, sizeof text);
 	if (n)
 		emu_misuse("%u things are left when the process ends:%s", n, text);
 	emu_unlock();

@@ -1,31 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The stand-in for the CUDA runtime: it does what the runtime is documented to do, and ends a process that uses it wrongly.  Every
  * case is a process of its own, in each of the modes that it is for. */
-#include "../support.h"
-
-#include "emu.h"
+#include "scenes.h"
 
 #include <cuda_runtime_api.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-enum { E = 1, D = 2, R = 4, ALL = E | D | R };
 #define N 1000
-
-static const char *const mode_names[] = {"eager", "deferred", "random"};
-
-/* What must hold in the process of a case: its message is what the test shows. */
-static void must_(bool holds, const char *what, int line)
-{
-	if (!holds) {
-		fprintf(stderr, "line %d: %s does not hold\n", line, what);
-		_exit(1);
-	}
-}
-#define must(x) must_(x, #x, __LINE__)
-#define ok(call) must((call) == cudaSuccess)
 
 /* ---- pieces of cases */
 
@@ -753,14 +734,7 @@ static void ends_wrongly(void)
 
 /* ---- the cases */
 
-static const struct scene {
-	const char *name;
-	void (*play)(void);
-	int modes, status;
-	const char *says, *settings[2]; /* NAME=VALUE */
-} scenes[] = {
-#define RIGHT(f, modes, ...) {#f, f, modes, 0, "", {__VA_ARGS__}}
-#define WRONG(f, modes, says) {#f, f, modes, EMU_EXIT, says, {NULL}}
+static const struct scene scenes[] = {
 	RIGHT(copies_there_and_back, ALL, NULL),
 	RIGHT(pageable_memory_is_taken_at_the_call, ALL, NULL),
 	RIGHT(rows_with_gaps, ALL, NULL),
@@ -815,49 +789,8 @@ static const struct scene {
 	WRONG(work_calls_the_runtime, ALL, "'work' calls the runtime"),
 	{"ends_wrongly", ends_wrongly, E, 1, "", {NULL}},
 };
-#define NSCENES (sizeof scenes / sizeof scenes[0])
-
-static void play(const struct scene *s, int mode)
-{
-	FILE *log = tmpfile();
-	char text[4096] = "";
-	int status;
-
-	assert_non_null(log);
-	pid_t pid = fork();
-	assert_true(pid >= 0);
-	if (pid == 0) {
-		dup2(fileno(log), STDERR_FILENO);
-		setenv("DIFFTP_EMU_STREAMS", mode_names[mode], 1);
-		for (int i = 0; i < 2 && s->settings[i]; i++)
-			putenv((char *)(uintptr_t)s->settings[i]);
-		alarm(20);
-		s->play();
-		exit(0);
-	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	rewind(log);
-	text[fread(text, 1, sizeof text - 1, log)] = 0;
-	fclose(log);
-	if (!WIFEXITED(status) || WEXITSTATUS(status) != s->status || !strstr(text, s->says))
-		fail_msg("%s streams: status %#x instead of exit %d, and on stderr '%s' instead of '%s'", mode_names[mode], (unsigned)status,
-			 s->status, text, s->says);
-}
-
-static void in_its_modes(void **state)
-{
-	const struct scene *s = *state;
-
-	for (int mode = 0; mode < 3; mode++)
-		if (s->modes & 1 << mode)
-			play(s, mode);
-}
 
 int main(void)
 {
-	struct CMUnitTest tests[NSCENES];
-
-	for (size_t i = 0; i < NSCENES; i++)
-		tests[i] = (struct CMUnitTest){.name = scenes[i].name, .test_func = in_its_modes, .initial_state = (void *)(uintptr_t)&scenes[i]};
-	return _cmocka_run_group_tests("emulator.runtime", tests, NSCENES, NULL, NULL);
+	return play_all("emulator.runtime", scenes, sizeof scenes / sizeof scenes[0]);
 }

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* In place of cuda/library.c: functions that need a GPU are stood in for, the others are those of NVIDIA's libraries. */
+#include "library.h"
+
+#include <stdio.h>
+
+#define dtp_cuda_symbol emu_real_symbol
+#include "../../cuda/library.c"
+#undef dtp_cuda_symbol
+
+void *dtp_cuda_symbol(enum dtp_cuda_library lib, const char *name, char *why, size_t size)
+{
+	switch (lib) {
+	case DTP_LIB_CUBLASLT:
+		return emu_cublaslt(name, why, size);
+	default:
+		snprintf(why, size, "nothing stands in for '%s'", name);
+		return NULL;
+	}
+}
