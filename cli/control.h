@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DTP_CONTROL_VERSION 2
+#define DTP_CONTROL_VERSION 3
 /* The variables by which a rank finds its place and its socket. */
 #define DTP_ENV_RANK "DIFFTP_RANK"
 #define DTP_ENV_SIZE "DIFFTP_WORLD_SIZE"
@@ -32,6 +32,7 @@ enum dtp_msg_type {
 	DTP_MSG_STAGE, /* n: phase; text: stage */
 	DTP_MSG_NOTE,  /* text */
 	DTP_MSG_WARN,  /* text */
+	DTP_MSG_IMAGE, /* n: width, height, seed, whether there is one; text: the file that holds it */
 	DTP_MSG_FAIL,  /* n: code, secondary, verdict; text: message */
 	DTP_MSG_DONE,  /* n: code */
 	DTP_MSG_SET,   /* text: key, value */

@@ -64,30 +64,27 @@ static enum dtp_code draw(const struct dtp_args *args, struct dtp_decoder *d, en
 	if (code == DTP_OK) {
 		snprintf(text, sizeof text, "wrote %s (%lldx%lld)", dtp_output_path(args), (long long)image.width, (long long)image.height);
 		dtp_progress_note(mon->arg, text);
+		dtp_progress_event(mon->arg, &(struct dtp_event){.kind = DTP_EVENT_IMAGE, .text = dtp_output_path(args),
+								 .width = (int)image.width, .height = (int)image.height});
 	}
 	free(rgb);
 	return code;
 }
 
-enum dtp_code dtp_cmd_decode(const struct dtp_args *args, char **argv, struct dtp_err *err)
+static enum dtp_code decode(const struct dtp_args *args, struct dtp_progress *progress, struct dtp_err *err)
 {
 	struct dtp_monitor mon = dtp_monitor_none;
-	struct dtp_progress progress;
 	struct dtp_decoder *d = NULL;
 	struct dtp_latents l;
 
-	(void)argv;
 	if (!args->nwords)
 		return dtp_fail(err, DTP_REFUSED, "the file of the latents is missing: difftp decode FILE --model DIR");
 	if (!args->model)
 		return dtp_fail(err, DTP_REFUSED, "option '--model' is missing: the folder of the pipeline, of which the VAE is needed");
-	if (dtp_outputs_check(args, 1, err))
-		return err->code;
-	dtp_progress_init(&progress, stderr, args->quiet);
-	mon.arg = &progress;
+	mon.arg = progress;
 	mon.stage = show_stage;
 	mon.warn = warn;
-	if (dtp_latents_read(args->word[0], &l, err))
+	if (dtp_outputs_check(args, 1, err) || dtp_latents_read(args->word[0], &l, err))
 		return err->code;
 	enum dtp_dtype compute = dtype_of(args, &l);
 	enum dtp_code code = dtp_decoder_open(args->model, compute, &l, args->height, args->width, &mon, &d, err);
@@ -95,8 +92,16 @@ enum dtp_code dtp_cmd_decode(const struct dtp_args *args, char **argv, struct dt
 		code = check_memory(d, err);
 	if (code == DTP_OK)
 		code = draw(args, d, compute, &mon, err);
-	dtp_progress_end(&progress);
 	dtp_decoder_close(d);
 	dtp_latents_free(&l);
 	return code;
+}
+
+enum dtp_code dtp_cmd_decode(const struct dtp_args *args, char **argv, struct dtp_err *err)
+{
+	struct dtp_progress progress;
+
+	(void)argv;
+	dtp_progress_init(&progress, stderr, args->progress, args->quiet);
+	return dtp_progress_close(&progress, decode(args, &progress, err), err);
 }

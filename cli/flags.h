@@ -62,6 +62,7 @@ enum dtp_arg_dtype { DTP_ARG_BF16, DTP_ARG_FP32 };
 enum dtp_arg_device { DTP_ARG_AUTO, DTP_ARG_CPU };
 enum dtp_arg_passes { DTP_ARG_PASSES_AUTO, DTP_ARG_TOGETHER, DTP_ARG_IN_TURN };
 enum dtp_arg_launcher { DTP_ARG_ANY_LAUNCHER, DTP_ARG_SELF, DTP_ARG_TORCHRUN }; /* others follow, as in place.c */
+enum dtp_arg_progress { DTP_ARG_PROGRESS_AUTO, DTP_ARG_PROGRESS_NONE, DTP_ARG_PROGRESS_PLAIN, DTP_ARG_PROGRESS_JSON };
 enum dtp_arg_output { DTP_ARG_PNG, DTP_ARG_LATENT };
 
 /* The values of an option that may be repeated, in their order, into argv. */
@@ -90,7 +91,7 @@ struct dtp_args {
 	int64_t tp_degree, dp_degree, ring_degree, ulysses_degree, threads, repeat;
 	double guidance_scale, timeout, tflops, tolerance;
 	uint64_t seed;
-	int dtype, device, output_type, guidance_passes, launcher;
+	int dtype, device, output_type, guidance_passes, launcher, progress;
 	bool exact_timesteps, keep_text_encoder, resume, json, quiet, suggest, diff, check, free_run, help, version;
 	bool beside_whole; /* set by the command: see struct dtp_options */
 	uint64_t given; /* bit i: row i of the table was given on the command line */

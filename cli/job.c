@@ -432,10 +432,31 @@ static enum dtp_code run_external(const struct dtp_args *args, const struct dtp_
 
 /* ---- */
 
+static enum dtp_code start(const struct dtp_args *args, bool writes, struct dtp_place *place, struct dtp_launch *launch,
+			   struct dtp_err *err)
+{
+	if (!args->model)
+		return dtp_fail(err, DTP_REFUSED, "option '--model' is missing: the folder of the pipeline");
+	if (dtp_embeds_options_check(args, err) || dtp_place_find(args->launcher, place, err))
+		return err->code;
+	if (args->rendezvous && !place->launcher)
+		return dtp_fail(err, DTP_REFUSED,
+				"option '--rendezvous': no launcher's variables say that this process is one of its ranks (RANK, "
+				"OMPI_COMM_WORLD_RANK, SLURM_PROCID and those that go with them), and ranks that difftp starts itself need no "
+				"place to meet");
+	if (place->size > 1)
+		return run_external(args, place, writes, launch, err);
+	if (check_degrees(args, place->launcher ? place : NULL, err) || prepare(args, writes, NULL, launch->arg, err))
+		return err->code;
+	launch->nranks = ranks_of(args);
+	launch->threads_per_rank = dtp_host_share(node_threads(args), launch->nranks, 0);
+	return dtp_launch(launch, err);
+}
+
 enum dtp_code dtp_job_run(const struct dtp_args *args, char **argv, bool writes, dtp_rank_fn work, struct dtp_err *err)
 {
 	struct dtp_progress progress;
-	struct dtp_place place;
+	struct dtp_place place = {0};
 	struct dtp_launch launch = {
 		.argv = argv,
 		.may_finish = args->prompts != NULL,
@@ -443,29 +464,15 @@ enum dtp_code dtp_job_run(const struct dtp_args *args, char **argv, bool writes,
 		.on_event = dtp_progress_event,
 		.arg = &progress,
 	};
-	enum dtp_code code;
 
 	if (dtp_worker_is_rank())
 		return run_rank(args, work, err);
-	if (!args->model)
-		return dtp_fail(err, DTP_REFUSED, "option '--model' is missing: the folder of the pipeline");
-	if (dtp_embeds_options_check(args, err) || dtp_place_find(args->launcher, &place, err))
-		return err->code;
-	if (args->rendezvous && !place.launcher)
-		return dtp_fail(err, DTP_REFUSED,
-				"option '--rendezvous': no launcher's variables say that this process is one of its ranks (RANK, "
-				"OMPI_COMM_WORLD_RANK, SLURM_PROCID and those that go with them), and ranks that difftp starts itself need no "
-				"place to meet");
-	dtp_progress_init(&progress, stderr, args->quiet);
-	if (place.size > 1) {
-		code = run_external(args, &place, writes, &launch, err);
-	} else {
-		if (check_degrees(args, place.launcher ? &place : NULL, err) || prepare(args, writes, NULL, &progress, err))
-			return err->code;
-		launch.nranks = ranks_of(args);
-		launch.threads_per_rank = dtp_host_share(node_threads(args), launch.nranks, 0);
-		code = dtp_launch(&launch, err);
-	}
-	dtp_progress_end(&progress);
+	dtp_progress_init(&progress, stderr, args->progress, args->quiet);
+	enum dtp_code code = start(args, writes, &place, &launch, err);
+	/* Of another launcher's job rank 0's process tells the end, unless it is another that has to say why. */
+	if (place.size > 1 && place.rank && !err->code)
+		dtp_progress_end(&progress);
+	else
+		dtp_progress_close(&progress, code, err);
 	return code;
 }

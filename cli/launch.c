@@ -39,20 +39,33 @@ double dtp_launch_timeout(const struct dtp_launch *opts)
 
 /* ---- what the ranks say */
 
+static void emit_event(struct job *j, const struct dtp_event *e)
+{
+	bool line = e->kind == DTP_EVENT_STDOUT || e->kind == DTP_EVENT_STDERR;
+
+	if (j->ending && !line)
+		return; /* nothing that a rank does now is progress */
+	if (j->opts->on_event) {
+		j->opts->on_event(j->opts->arg, e);
+	} else if (line || e->kind == DTP_EVENT_NOTE || e->kind == DTP_EVENT_WARN) {
+		FILE *f = e->kind == DTP_EVENT_STDOUT ? stdout : stderr;
+		fprintf(f, "[rank %d] %s\n", e->rank, e->text);
+		fflush(f);
+	}
+}
+
 static void emit(struct job *j, int rank, enum dtp_event_kind kind, const char *text)
 {
 	const struct dtp_watched *w = &j->sup.ranks[rank];
-	struct dtp_event e = {kind, rank, w->phase, text, w->done, w->total};
+	struct dtp_event e = {.kind = kind, .rank = rank, .phase = w->phase, .text = text, .done = w->done, .total = w->total};
 
-	if (j->ending && kind != DTP_EVENT_STDOUT && kind != DTP_EVENT_STDERR)
-		return; /* nothing that a rank does now is progress */
-	if (j->opts->on_event) {
-		j->opts->on_event(j->opts->arg, &e);
-	} else if (kind != DTP_EVENT_STAGE && kind != DTP_EVENT_PROGRESS) {
-		FILE *f = kind == DTP_EVENT_STDOUT ? stdout : stderr;
-		fprintf(f, "[rank %d] %s\n", rank, text);
-		fflush(f);
-	}
+	emit_event(j, &e);
+}
+
+static void emit_image(struct job *j, int rank, const struct dtp_msg *m)
+{
+	emit_event(j, &(struct dtp_event){.kind = DTP_EVENT_IMAGE, .rank = rank, .text = m->text[0].p, .width = (int)m->n[0],
+					  .height = (int)m->n[1], .has_seed = m->n[3], .seed = m->n[2]});
 }
 
 /* A process that comes once all ranks are there. */
@@ -128,6 +141,8 @@ static void on_message(void *arg, int rank, const struct dtp_msg *m)
 		emit(j, rank, DTP_EVENT_NOTE, m->text[0].p);
 	else if (m->type == DTP_MSG_WARN)
 		emit(j, rank, DTP_EVENT_WARN, m->text[0].p);
+	else if (m->type == DTP_MSG_IMAGE)
+		emit_image(j, rank, m);
 }
 
 static void on_closed(void *arg, int rank)

@@ -8,6 +8,7 @@
 #include "err.h"
 #include "monitor.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -22,7 +23,8 @@ enum dtp_event_kind {
 	DTP_EVENT_NOTE,     /* text: a line for the user */
 	DTP_EVENT_WARN,     /* text: a warning */
 	DTP_EVENT_STDOUT,   /* text: a line, without its newline, that a rank other than 0 wrote on its stdout ... */
-	DTP_EVENT_STDERR    /* ... or stderr; rank 0 has this process's own */
+	DTP_EVENT_STDERR,   /* ... or stderr; rank 0 has this process's own */
+	DTP_EVENT_IMAGE     /* text: the name of a file that now holds an image of width x height, drawn from seed */
 };
 
 struct dtp_event {
@@ -31,6 +33,9 @@ struct dtp_event {
 	enum dtp_phase phase; /* of the rank at this moment */
 	const char *text;     /* valid during the call; NULL for PROGRESS */
 	uint64_t done, total;
+	int width, height;    /* pixels, of an IMAGE */
+	bool has_seed;        /* else the noise was given */
+	uint64_t seed;
 };
 
 /* Seconds without any movement of a rank after which the run is ended, unless told otherwise: more than the slowest single

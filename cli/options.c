@@ -109,6 +109,11 @@ const struct dtp_option dtp_options[] = {
 	{.name = "quiet", .may_differ = true, .letter = 'q', .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_START | DTP_CMD_CONVERT | DTP_CMD_DECODE,
 	 .offset = AT(quiet), .text = "no progress and no notes on stderr; warnings and errors remain"},
 
+	{.name = "progress", .may_differ = true, .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_OUTPUT,
+	 .commands = DTP_CMD_START | DTP_CMD_CONVERT | DTP_CMD_DECODE, .offset = AT(progress), .choices = "auto none plain json",
+	 .text = "how stderr tells what is being done: plain lines, or JSON objects for programs, one a line",
+	 .def = "auto: a line that is drawn again on a terminal, else plain"},
+
 	{.name = "tp-degree", .aliases = "tp", .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK | DTP_CMD_SHARD,
 	 .offset = AT(tp_degree), .env = "DIFFTP_TP_DEGREE", .value = "N", .min = 1, .max = 1024,
 	 .text = "ranks (processes) that share every layer; must divide the transformer's heads", .def = "1; of a sharded folder its own"},

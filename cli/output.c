@@ -4,6 +4,7 @@
 #include "image.h"
 #include "request.h"
 #include "safetensors.h"
+#include "worker.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -42,6 +43,8 @@ enum dtp_code dtp_output_write_as(const struct dtp_rank *r, const char *path, co
 		snprintf(text, sizeof text, "wrote %s (%" PRId64 "x%" PRId64 "%s, %s)", path, image->width, image->height,
 			 image->rgb ? "" : " latents", r->request.noise ? "given noise" : seed);
 		r->mon->note(r->mon->arg, text);
+		dtp_worker_image(r->worker, path, image->width, image->height,
+				 r->request.noise ? NULL : &image->seed);
 	}
 	return code;
 }

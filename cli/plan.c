@@ -177,7 +177,7 @@ static enum dtp_code report(const struct dtp_args *args, struct dtp_err *err)
 
 	if (!v)
 		return dtp_fail(err, DTP_FAILED, "out of memory");
-	dtp_progress_init(&progress, stderr, args->quiet);
+	dtp_progress_init(&progress, stderr, DTP_ARG_PROGRESS_PLAIN, args->quiet);
 	mon.arg = &progress;
 	mon.warn = warn;
 	v->args = args;

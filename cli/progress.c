@@ -12,6 +12,7 @@
 
 #define REDRAW_SECONDS 0.1 /* faster than the eye reads is wasted on slow links */
 #define PLAIN_SECONDS 5.0
+#define JSON_SECONDS 0.5
 
 static int width(int fd)
 {
@@ -31,15 +32,16 @@ bool dtp_progress_redraws(FILE *f)
 	return isatty(fileno(f)) && term && *term && strcmp(term, "dumb");
 }
 
-void dtp_progress_init(struct dtp_progress *p, FILE *f, bool quiet)
+void dtp_progress_init(struct dtp_progress *p, FILE *f, int mode, bool quiet)
 {
 	const char *no_colour = getenv("NO_COLOR");
 	bool able = dtp_progress_redraws(f);
 
 	*p = (struct dtp_progress){
 		.f = f,
+		.mode = (enum dtp_arg_progress)mode,
 		.quiet = quiet,
-		.redraw = able,
+		.redraw = able && mode == DTP_ARG_PROGRESS_AUTO,
 		.colour = able && !(no_colour && *no_colour),
 		.columns = width(fileno(f)),
 		.now = dtp_seconds,
@@ -65,47 +67,42 @@ static bool counted(const char *text, long *i, long *n)
 	return found;
 }
 
-/* " (12 s left)" once there is something to judge by. */
-static void left(char *buf, size_t len, double seconds, double fraction)
+/* A step and those to come are judged by the mean of the steps that are done since the clock was started, everything else by
+ * its own speed once there is something to judge by. */
+struct dtp_estimate dtp_progress_estimate(const struct dtp_progress *p)
 {
-	buf[0] = '\0';
-	if (fraction > 0.05 && fraction < 1 && seconds > 0.5)
-		snprintf(buf, len, ", %s left", dtp_seconds_text(seconds * (1 - fraction) / fraction).s);
-}
+	struct dtp_estimate e = {.spent = p->now() - p->stage_began, .left = -1};
+	double part = p->total ? (double)p->done / (double)p->total : 0;
 
-/* A step and those to come, by the mean of the steps that are done since the clock was started. */
-static void step_line(const struct dtp_progress *p, long i, long n, double spent, char *buf, size_t len)
-{
-	double done = (double)(i - p->step_first), mean = done > 0 ? (p->stage_began - p->steps_began) / done : 0;
-	double todo = mean * (double)(n - i + 1) - spent;
-
-	if (done > 0)
-		snprintf(buf, len, "%s: %s per step, %s left", p->stage, dtp_seconds_text(mean).s,
-			 dtp_seconds_text(todo > 0 ? todo : 0).s);
-	else if (spent >= 1)
-		snprintf(buf, len, "%s: %s", p->stage, dtp_seconds_text(spent).s);
-	else
-		snprintf(buf, len, "%s", p->stage);
+	if (p->phase == DTP_PHASE_STEP && counted(p->stage, &e.step, &e.steps)) {
+		double done = (double)(e.step - p->step_first);
+		e.per_step = done > 0 ? (p->stage_began - p->steps_began) / done : 0;
+		double left = e.per_step * (double)(e.steps - e.step + 1) - e.spent;
+		if (done > 0)
+			e.left = left > 0 ? left : 0;
+	} else if (part > 0.05 && part < 1 && e.spent > 0.5) {
+		e.left = e.spent * (1 - part) / part;
+	}
+	return e;
 }
 
 void dtp_progress_line(const struct dtp_progress *p, char *buf, size_t len)
 {
-	double spent = p->now() - p->stage_began, part = p->total ? (double)p->done / (double)p->total : 0;
-	char eta[64];
-	long i, n;
+	struct dtp_estimate e = dtp_progress_estimate(p);
+	char eta[64] = "";
 
-	part = part > 1 ? 1 : part;
-	left(eta, sizeof eta, spent, part);
-	if (p->phase == DTP_PHASE_STEP && counted(p->stage, &i, &n)) {
-		step_line(p, i, n, spent, buf, len);
+	if (e.left >= 0)
+		snprintf(eta, sizeof eta, ", %s left", dtp_seconds_text(e.left).s);
+	if (e.steps && e.left >= 0) {
+		snprintf(buf, len, "%s: %s per step%s", p->stage, dtp_seconds_text(e.per_step).s, eta);
 	} else if (p->phase == DTP_PHASE_LOAD && p->total) {
-		uint64_t rate = spent > 0 ? (uint64_t)((double)p->done / spent) : 0;
+		uint64_t rate = e.spent > 0 ? (uint64_t)((double)p->done / e.spent) : 0;
 		snprintf(buf, len, "%s: %s of %s, %s/s%s", p->stage, dtp_bytes_text(p->done).s, dtp_bytes_text(p->total).s,
 			 dtp_bytes_text(rate).s, eta);
-	} else if (p->total) {
-		snprintf(buf, len, "%s: %d %%%s", p->stage, (int)(100 * part), eta);
-	} else if (spent >= 1) {
-		snprintf(buf, len, "%s: %s", p->stage, dtp_seconds_text(spent).s);
+	} else if (p->total && !e.steps) {
+		snprintf(buf, len, "%s: %d %%%s", p->stage, (int)(p->done < p->total ? 100 * ((double)p->done / (double)p->total) : 100), eta);
+	} else if (e.spent >= 1) {
+		snprintf(buf, len, "%s: %s", p->stage, dtp_seconds_text(e.spent).s);
 	} else {
 		snprintf(buf, len, "%s", p->stage);
 	}
@@ -119,10 +116,27 @@ void dtp_progress_end(struct dtp_progress *p)
 	fflush(p->f);
 }
 
-static void draw(struct dtp_progress *p)
+enum dtp_code dtp_progress_close(struct dtp_progress *p, enum dtp_code code, struct dtp_err *err)
+{
+	dtp_progress_end(p);
+	if (p->mode == DTP_ARG_PROGRESS_JSON) {
+		dtp_progress_json_end(p, code, err);
+		err->code = DTP_OK;
+	}
+	return code;
+}
+
+static void draw(struct dtp_progress *p, const char *event)
 {
 	char line[256];
 
+	p->printed = p->now();
+	if (p->mode == DTP_ARG_PROGRESS_NONE)
+		return;
+	if (p->mode == DTP_ARG_PROGRESS_JSON) {
+		dtp_progress_json_state(p, event);
+		return;
+	}
 	dtp_progress_line(p, line, sizeof line);
 	if (p->redraw) {
 		/* The last column stays free: some terminals wrap as soon as it is filled. */
@@ -132,34 +146,38 @@ static void draw(struct dtp_progress *p)
 		fprintf(p->f, "%s\n", line);
 	}
 	fflush(p->f);
-	p->printed = p->now();
 }
 
-static void print(struct dtp_progress *p, const char *colour, const char *label, int rank, const char *text)
+/* event: its name for programs; a warning is labelled for people too. */
+static void print(struct dtp_progress *p, const char *event, int rank, const char *text)
 {
 	bool again = p->drawn;
 
+	if (p->mode == DTP_ARG_PROGRESS_JSON) {
+		dtp_progress_json_text(p, event, rank, text);
+		return;
+	}
 	dtp_progress_end(p);
 	if (rank >= 0)
 		fprintf(p->f, "rank %d: ", rank);
-	if (*label)
-		fprintf(p->f, "%s%s%s ", p->colour ? colour : "", label, p->colour ? "\033[0m" : "");
+	if (!strcmp(event, "warning"))
+		fputs(p->colour ? "\033[33mwarning:\033[0m " : "warning: ", p->f);
 	dtp_write_text(p->f, text);
 	fputc('\n', p->f);
 	if (again)
-		draw(p);
+		draw(p, "progress");
 	fflush(p->f);
 }
 
 void dtp_progress_note(struct dtp_progress *p, const char *text)
 {
 	if (!p->quiet)
-		print(p, "", "", -1, text);
+		print(p, "note", -1, text);
 }
 
 void dtp_progress_warn(struct dtp_progress *p, const char *text)
 {
-	print(p, "\033[33m", "warning:", -1, text);
+	print(p, "warning", -1, text);
 }
 
 static void new_stage(struct dtp_progress *p, const struct dtp_event *e)
@@ -183,7 +201,12 @@ static void new_stage(struct dtp_progress *p, const struct dtp_event *e)
 	p->phase = e->phase;
 	p->stage_began = now;
 	p->done = p->total = 0;
-	draw(p);
+	draw(p, "stage");
+}
+
+static double pace(const struct dtp_progress *p)
+{
+	return p->redraw ? REDRAW_SECONDS : p->mode == DTP_ARG_PROGRESS_JSON ? JSON_SECONDS : PLAIN_SECONDS;
 }
 
 void dtp_progress_event(void *arg, const struct dtp_event *e)
@@ -200,18 +223,22 @@ void dtp_progress_event(void *arg, const struct dtp_event *e)
 			break;
 		p->done = e->done;
 		p->total = e->total;
-		if (!p->quiet && p->stage[0] && p->now() - p->printed >= (p->redraw ? REDRAW_SECONDS : PLAIN_SECONDS))
-			draw(p);
+		if (!p->quiet && p->stage[0] && p->now() - p->printed >= pace(p))
+			draw(p, "progress");
 		break;
 	case DTP_EVENT_NOTE:
 		dtp_progress_note(p, e->text);
 		break;
 	case DTP_EVENT_WARN:
-		print(p, "\033[33m", "warning:", e->rank ? e->rank : -1, e->text);
+		print(p, "warning", e->rank ? e->rank : -1, e->text);
+		break;
+	case DTP_EVENT_IMAGE: /* people have a note of it */
+		if (p->mode == DTP_ARG_PROGRESS_JSON && !p->quiet)
+			dtp_progress_json_image(p, e);
 		break;
 	case DTP_EVENT_STDOUT: /* stdout is for results, and those are rank 0's */
 	case DTP_EVENT_STDERR:
-		print(p, "", "", e->rank, e->text);
+		print(p, "output", e->rank, e->text);
 		break;
 	}
 }

@@ -67,7 +67,7 @@ static enum dtp_code convert(const struct dtp_args *args, const char *model, con
 	struct dtp_pipeline *p;
 	char text[4200];
 
-	dtp_progress_init(&progress, stderr, args->quiet);
+	dtp_progress_init(&progress, stderr, args->progress, args->quiet);
 	mon.arg = &progress;
 	mon.stage = on_stage;
 	mon.progress = on_progress;
@@ -77,17 +77,16 @@ static enum dtp_code convert(const struct dtp_args *args, const char *model, con
 	options.model = model;
 	options.no_tokenizer = true;
 	if (dtp_pipeline_open(&options, &mon, &p, err))
-		return err->code;
+		return dtp_progress_close(&progress, err->code, err);
 	catch_signals();
 	double start = dtp_seconds();
 	enum dtp_code code = fn(p, args->output, &mon, err);
-	dtp_progress_end(&progress);
 	if (!code) {
 		snprintf(text, sizeof text, "wrote %s (%s)", args->output, dtp_seconds_text(dtp_seconds() - start).s);
 		dtp_progress_note(&progress, text);
 	}
 	dtp_pipeline_close(p);
-	return code;
+	return dtp_progress_close(&progress, code, err);
 }
 
 enum dtp_code dtp_cmd_shard(const struct dtp_args *args, char **argv, struct dtp_err *err)

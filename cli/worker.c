@@ -128,6 +128,17 @@ static void on_warn(void *arg, const char *text)
 	say(arg, &m);
 }
 
+void dtp_worker_image(struct dtp_worker *w, const char *path, int64_t width, int64_t height, const uint64_t *seed)
+{
+	struct dtp_msg m = dtp_msg_text(DTP_MSG_IMAGE, path);
+
+	m.n[0] = (uint64_t)width;
+	m.n[1] = (uint64_t)height;
+	m.n[2] = seed ? *seed : 0;
+	m.n[3] = seed != NULL;
+	say(w, &m);
+}
+
 static bool on_stopped(void *arg)
 {
 	struct dtp_worker *w = arg;

@@ -18,7 +18,7 @@ static struct dtp_progress begin(bool redraw, bool quiet)
 	struct dtp_progress p;
 	FILE *f = open_memstream(&text, &text_len);
 	assert_non_null(f);
-	dtp_progress_init(&p, f, quiet);
+	dtp_progress_init(&p, f, DTP_ARG_PROGRESS_AUTO, quiet);
 	assert_false(p.redraw); /* memory is no terminal */
 	p.redraw = redraw;
 	p.columns = 80;
@@ -173,12 +173,58 @@ static void progress_columns_from_the_environment(void **state)
 	(void)state;
 	struct dtp_progress p;
 	setenv("COLUMNS", "33", 1);
-	dtp_progress_init(&p, stderr, false);
+	dtp_progress_init(&p, stderr, DTP_ARG_PROGRESS_AUTO, false);
 	assert_int_equal(p.columns, 33);
 	setenv("COLUMNS", "-4", 1);
-	dtp_progress_init(&p, stderr, false);
+	dtp_progress_init(&p, stderr, DTP_ARG_PROGRESS_AUTO, false);
 	assert_true(p.columns > 0 && p.columns != 33);
 	unsetenv("COLUMNS");
+}
+
+static void progress_none_leaves_notes(void **state)
+{
+	(void)state;
+	struct dtp_progress p = begin(true, false);
+	p.mode = DTP_ARG_PROGRESS_NONE;
+	stage(&p, 0, DTP_PHASE_LOAD, "load");
+	clock_now += 60;
+	moved(&p, 0, 1, 2);
+	says(&p, 0, DTP_EVENT_NOTE, "seed 1");
+	dtp_progress_end(&p);
+	end(&p, "seed 1\n");
+}
+
+static void progress_json_is_an_object_a_line(void **state)
+{
+	(void)state;
+	struct dtp_err why = DTP_ERR_INIT;
+	struct dtp_progress p = begin(false, false);
+	p.mode = DTP_ARG_PROGRESS_JSON;
+	stage(&p, 0, DTP_PHASE_LOAD, "load transformer");
+	clock_now += 2;
+	moved(&p, 0, 500000000, 2000000000);
+	clock_now += 0.1;
+	moved(&p, 0, 600000000, 2000000000); /* too soon */
+	says(&p, 0, DTP_EVENT_WARN, "a \"word\"\xff\n");
+	says(&p, 3, DTP_EVENT_STDERR, "libfoo: bad");
+	stage(&p, 0, DTP_PHASE_STEP, "step 1/3");
+	clock_now += 4;
+	stage(&p, 0, DTP_PHASE_STEP, "step 2/3");
+	dtp_progress_event(&p, &(struct dtp_event){.kind = DTP_EVENT_IMAGE, .text = "a.png", .width = 64, .height = 32,
+						   .has_seed = true, .seed = UINT64_MAX});
+	dtp_fail(&why, DTP_FAILED, "rank 1 died");
+	assert_int_equal(dtp_progress_close(&p, DTP_FAILED, &why), DTP_FAILED);
+	assert_int_equal(why.code, DTP_OK); /* it has been told */
+	end(&p, "{\"event\":\"stage\",\"phase\":\"load\",\"stage\":\"load transformer\",\"seconds\":0.000}\n"
+		"{\"event\":\"progress\",\"phase\":\"load\",\"stage\":\"load transformer\",\"seconds\":2.000,\"done\":500000000,"
+		"\"total\":2000000000,\"bytes_per_second\":250000000,\"seconds_left\":6.000}\n"
+		"{\"event\":\"warning\",\"text\":\"a \\\"word\\\"\xef\xbf\xbd\\n\"}\n"
+		"{\"event\":\"output\",\"rank\":3,\"text\":\"libfoo: bad\"}\n"
+		"{\"event\":\"stage\",\"phase\":\"step\",\"stage\":\"step 1/3\",\"seconds\":0.000,\"step\":1,\"steps\":3}\n"
+		"{\"event\":\"stage\",\"phase\":\"step\",\"stage\":\"step 2/3\",\"seconds\":0.000,\"step\":2,\"steps\":3,"
+		"\"seconds_per_step\":4.000,\"seconds_left\":8.000}\n"
+		"{\"event\":\"image\",\"path\":\"a.png\",\"width\":64,\"height\":32,\"seed\":18446744073709551615}\n"
+		"{\"event\":\"end\",\"code\":1,\"message\":\"rank 1 died\"}\n");
 }
 
 static void units_bytes(void **state)
@@ -222,6 +268,8 @@ int main(void)
 		cmocka_unit_test(progress_names_cannot_steer_the_terminal),
 		cmocka_unit_test(progress_colour_of_warnings),
 		cmocka_unit_test(progress_columns_from_the_environment),
+		cmocka_unit_test(progress_none_leaves_notes),
+		cmocka_unit_test(progress_json_is_an_object_a_line),
 		cmocka_unit_test(units_bytes),
 		cmocka_unit_test(units_seconds),
 	};
