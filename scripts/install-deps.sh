@@ -1,15 +1,38 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs what building and testing needs on Debian or Ubuntu.  Does nothing when all of it is there.
+# Installs on Debian or Ubuntu what a use of the sources needs: sh scripts/install-deps.sh [--list] [build] [test] [long].
+# build: make; test: make test; long: make test-long and make deb.  Without a word all of it.  Does nothing when all is there;
+# --list prints the packages instead, one a line.
 set -eu
 
-# compiler and make; the libraries of the program; for the tests their framework, pgrep, mpirun, and ip for two hosts in one
-packages="gcc g++ make pkg-config libdnnl-dev libgloo-dev libcjson-dev libpcre2-dev libutf8proc-dev libpng-dev
-libjpeg-dev libwebp-dev zlib1g-dev nettle-dev libcmocka-dev procps openmpi-bin iproute2"
-# what the long tests check with: libFuzzer, memcheck
-packages="$packages clang libclang-rt-dev valgrind"
-# the validator of plans/schema.json
-packages="$packages python3-jsonschema"
+# compiler and make; the libraries of the program
+build="gcc g++ make pkg-config libdnnl-dev libgloo-dev libcjson-dev libpcre2-dev libutf8proc-dev libpng-dev
+libjpeg-dev libwebp-dev zlib1g-dev nettle-dev"
+# the tests' framework, pgrep, mpirun, ip for two hosts in one, the validator of plans/schema.json
+test="libcmocka-dev procps openmpi-bin iproute2 python3-jsonschema"
+# libFuzzer, memcheck; a bare root, and a clone in it; a .deb and its check
+long="clang libclang-rt-dev valgrind debootstrap git ca-certificates dpkg-dev lintian"
+
+list=''
+packages=''
+for word in "$@"; do
+	case $word in
+	build) packages="$packages $build" ;;
+	test) packages="$packages $test" ;;
+	long) packages="$packages $long" ;;
+	--list) list=yes ;;
+	*)
+		echo "install-deps: '$word' is none of build, test, long, --list" >&2
+		exit 2
+		;;
+	esac
+done
+[ -n "$packages" ] || packages="$build $test $long"
+if [ -n "$list" ]; then
+	# shellcheck disable=SC2086 # lists of words
+	printf '%s\n' $packages
+	exit 0
+fi
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
 	echo "install-deps: this is no Debian or Ubuntu; install what these packages hold: $packages" >&2
