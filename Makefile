@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# make [V=1] [SANITIZE=address,undefined|thread] [EMULATE=1] [CUDA_ARCHS=native]; make test; make test-long; make fuzz; make man; make install
+# make [V=1] [SANITIZE=address,undefined|thread] [EMULATE=1] [CUDA_ARCHS=native]; make test [ONLY=PATTERN]; make test-long; make fuzz; make man; make install|dist|deb
 CC ?= gcc
 CXX ?= g++
 PREFIX ?= /usr/local
@@ -76,9 +76,9 @@ $(B)/tests/%: $(O)/tests/%.c.o $(O)/tests/support.c.o $(B)/libdtp.a
 
 tests: $(TESTS)
 test: $(B)/difftp tests difftp
-	@DIFFTP=$(abspath $(B)/difftp) TESTBIN=$(abspath $(B)/tests) sh tests/run.sh quick
+	@DIFFTP=$(abspath $(B)/difftp) TESTBIN=$(abspath $(B)/tests) sh tests/run.sh quick $(ONLY)
 test-long: $(B)/difftp tests difftp
-	@DIFFTP=$(abspath $(B)/difftp) TESTBIN=$(abspath $(B)/tests) sh tests/run.sh long
+	@DIFFTP=$(abspath $(B)/difftp) TESTBIN=$(abspath $(B)/tests) sh tests/run.sh long $(ONLY)
 
 # The page is committed; the tests fail when it is stale.
 man: $(B)/difftp
@@ -104,14 +104,10 @@ $(FUZZ)/fuzz_%: tests/fuzz/fuzz_%.c $(FUZZ)/fuzzed.a $(O)/plans.o
 fuzz: $(patsubst tests/fuzz/%.c,$(FUZZ)/%,$(wildcard tests/fuzz/fuzz_*.c))
 	$(if $(FUZZ_SECONDS),sh tests/fuzz/run.sh $(FUZZ_SECONDS) $^)
 
-install: difftp
-	install -D -m 755 difftp $(DESTDIR)$(PREFIX)/bin/difftp
-	install -D -m 644 docs/difftp.1 $(DESTDIR)$(PREFIX)/share/man/man1/difftp.1
-uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/difftp $(DESTDIR)$(PREFIX)/share/man/man1/difftp.1
+include scripts/package/rules.mk
 clean:
 	rm -rf build difftp
 
-.PHONY: all always tests test test-long man bench-ops fuzz install uninstall clean
+.PHONY: all always tests test test-long man bench-ops fuzz clean
 .SECONDARY:
 -include $(shell find build -name '*.d' 2>/dev/null)

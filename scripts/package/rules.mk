@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+# Installing and packaging: make install|uninstall [DESTDIR=DIR] [PREFIX=/usr/local]; make dist, make deb into build/.
+
+# Each file with its mode and its place below PREFIX.
+INSTALLED := difftp:755:bin/difftp docs/difftp.1:644:share/man/man1/difftp.1 \
+	$(foreach f,$(PLANS),$f:644:share/difftp/$f) $(foreach f,README.md CHANGELOG.md $(wildcard docs/*.md),$f:644:share/doc/difftp/$f)
+
+install: difftp
+	@set -e; for f in $(INSTALLED); do \
+		from=$${f%%:*} mode=$${f#*:} to='$(DESTDIR)$(PREFIX)'/$${f##*:}; \
+		install -D -m $${mode%%:*} $$from "$$to"; echo "  INST $$to"; \
+	done
+uninstall:
+	@set -e; for f in $(INSTALLED); do rm -f '$(DESTDIR)$(PREFIX)'/$${f##*:}; done
+	@for d in share/difftp/plans share/difftp share/doc/difftp/docs share/doc/difftp; do \
+		rmdir '$(DESTDIR)$(PREFIX)'/$$d 2>/dev/null || :; done
+
+# The committed sources, the same bytes whoever packs them.
+dist:
+	sh scripts/package/dist.sh build
+deb: difftp
+	sh scripts/package/deb.sh build
+
+.PHONY: install uninstall dist deb
