@@ -24,8 +24,8 @@ find_in() { # EXPRESSION FILE...
 
 core=$(find core -name '*.c' -o -name '*.h' -o -name '*.cc')
 cli=$(find cli -name '*.c' -o -name '*.h')
-sources=$(find core cli cuda tests scripts -name '*.c' -o -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' \
-	-o -name '*.sh' -o -name '*.py' 2>/dev/null)
+sources=$(find core cli cuda tests scripts -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' -o -name '*.sh' \
+	-o -name '*.py' -o -name '*.mk' -o -path 'scripts/package/*' -type f)
 # shellcheck disable=SC2046,SC2086 # lists of names without blanks
 {
 	verdict licence_in_every_file "$(for f in $sources Makefile .ci/run; do
