@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pictures, channels-last: resampling, patches, bytes. */
+#include "device.cuh"
+
+/* A thread has a pack of the small picture, and writes it four times. */
+template <class T, int N> __global__ void upsample2x(T *out, const T *x, int64_t h, int64_t w, int64_t channels)
+{
+	int64_t i = grid_index() * N, channel = i % channels, col = i / channels % w, row = i / channels / w;
+
+	if (row >= h)
+		return;
+	pack<T, N> v = *reinterpret_cast<const pack<T, N> *>(x + i);
+	for (int64_t dy = 0; dy < 2; dy++)
+		for (int64_t dx = 0; dx < 2; dx++) {
+			int64_t pixel = (2 * row + dy) * 2 * w + 2 * col + dx;
+			*reinterpret_cast<pack<T, N> *>(out + pixel * channels + channel) = v;
+		}
+}
+
+cudaError_t dtp_k_upsample2x(cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor x)
+{
+	int64_t n = dtp_numel(&x);
+
+	if (n == 0)
+		return cudaSuccess;
+	return by_type(x.dtype, [&](auto type) {
+		using T = decltype(type);
+		return by_width<T>(x.shape[2], {flat(out), flat(x)}, [&](auto width) {
+			cudaLaunchConfig_t c = grid(stream, div_up(n / width, THREADS), THREADS);
+			return cudaLaunchKernelEx(&c, upsample2x<T, width>, data<T>(out), data<const T>(x), x.shape[0], x.shape[1], x.shape[2]);
+		});
+	});
+}
+
+/* Element i of a picture [2h, 2w, C] and the place of the same value in tokens [h*w, 4C]: packed channel c*4 + dy*2 + dx. */
+struct patch_place {
+	int64_t token, packed;
+};
+
+static __device__ patch_place place_of(int64_t i, int64_t width, int64_t channels)
+{
+	int64_t c = i % channels, x = i / channels % width, y = i / channels / width;
+	return {y / 2 * (width / 2) + x / 2, c * 4 + y % 2 * 2 + x % 2};
+}
+
+/* A thread per element: latents are small. */
+template <class T>
+__global__ void unpatchify(T *out, const T *tokens, const float *mean, const float *var, float eps, int64_t n, int64_t width, int64_t channels)
+{
+	int64_t i = grid_index();
+
+	if (i >= n)
+		return;
+	patch_place p = place_of(i, width, channels);
+	float v = to_float(tokens[p.token * 4 * channels + p.packed]);
+	out[i] = from_float<T>(v * sqrtf(var[p.packed] + eps) + mean[p.packed]);
+}
+
+template <class T>
+__global__ void patchify(T *tokens, const T *x, const float *mean, const float *var, float eps, int64_t n, int64_t width, int64_t channels)
+{
+	int64_t i = grid_index();
+
+	if (i >= n)
+		return;
+	patch_place p = place_of(i, width, channels);
+	tokens[p.token * 4 * channels + p.packed] = from_float<T>((to_float(x[i]) - mean[p.packed]) / sqrtf(var[p.packed] + eps));
+}
+
+static bool aligned_patches(struct dtp_tensor picture, struct dtp_tensor tokens, const float *mean, const float *var)
+{
+	size_t size = dtp_dtype_size(picture.dtype);
+	return size && multiple(flat(picture), size) && multiple(flat(tokens), size) && multiple(vector(mean, 1), sizeof *mean) &&
+	       multiple(vector(var, 1), sizeof *var);
+}
+
+cudaError_t dtp_k_unpatchify(cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor tokens, const float *mean, const float *var, float eps)
+{
+	int64_t n = dtp_numel(&out);
+
+	if (n == 0)
+		return cudaSuccess;
+	if (!aligned_patches(out, tokens, mean, var))
+		return cudaErrorInvalidValue;
+	return by_type(out.dtype, [&](auto type) {
+		using T = decltype(type);
+		cudaLaunchConfig_t c = grid(stream, div_up(n, THREADS), THREADS);
+		return cudaLaunchKernelEx(&c, unpatchify<T>, data<T>(out), data<const T>(tokens), mean, var, eps, n, out.shape[1], out.shape[2]);
+	});
+}
+
+cudaError_t dtp_k_patchify(cudaStream_t stream, struct dtp_tensor tokens, struct dtp_tensor x, const float *mean, const float *var, float eps)
+{
+	int64_t n = dtp_numel(&x);
+
+	if (n == 0)
+		return cudaSuccess;
+	if (!aligned_patches(x, tokens, mean, var))
+		return cudaErrorInvalidValue;
+	return by_type(x.dtype, [&](auto type) {
+		using T = decltype(type);
+		cudaLaunchConfig_t c = grid(stream, div_up(n, THREADS), THREADS);
+		return cudaLaunchKernelEx(&c, patchify<T>, data<T>(tokens), data<const T>(x), mean, var, eps, n, x.shape[1], x.shape[2]);
+	});
+}
+
+template <class T, int N> __global__ void quantise(uint8_t *rgb, const T *x, int64_t n)
+{
+	int64_t i = grid_index() * N;
+	float v[N];
+	pack<uint8_t, N> bytes;
+
+	if (i >= n)
+		return;
+	load(v, x + i);
+	for (int j = 0; j < N; j++) {
+		/* The reference halves and shifts in T, and scales in F32.  fmaxf makes a NaN 0. */
+		float y = fminf(fmaxf(rounded<T>(rounded<T>(v[j] / 2) + 0.5f), 0.0f), 1.0f);
+		bytes.v[j] = static_cast<uint8_t>(rintf(y * 255.0f));
+	}
+	*reinterpret_cast<pack<uint8_t, N> *>(rgb + i) = bytes;
+}
+
+cudaError_t dtp_k_quantise(cudaStream_t stream, uint8_t *rgb, struct dtp_tensor x)
+{
+	int64_t n = dtp_numel(&x);
+
+	if (n == 0)
+		return cudaSuccess;
+	return by_type(x.dtype, [&](auto type) {
+		using T = decltype(type);
+		/* Bytes are asked to lie at multiples of 16 too: they come from an allocation of their own. */
+		return by_width<T>(n, {flat(x), dtp_tensor_make(rgb, DTP_U8, 1, &n)}, [&](auto width) {
+			cudaLaunchConfig_t c = grid(stream, div_up(n / width, THREADS), THREADS);
+			return cudaLaunchKernelEx(&c, quantise<T, width>, rgb, data<const T>(x), n);
+		});
+	});
+}

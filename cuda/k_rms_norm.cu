@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device.cuh"
+
+template <class T, int N>
+__global__ void rms_norm(T *out, int64_t out_stride, const T *x, int64_t x_stride, const float *w, int64_t k, float eps)
+{
+	SHARED_ARRAY(float, sums, MAX_WARPS);
+	row_part<T, N> part(x + blockIdx.x * x_stride, k);
+	float squares = 0;
+
+	part.each([&](int64_t, const float(&v)[N]) {
+		for (int i = 0; i < N; i++)
+			squares += v[i] * v[i];
+	});
+	float rms = 1.0f / sqrtf(block_sum(squares, sums) / static_cast<float>(k) + eps);
+	part.each([&](int64_t c, const float(&v)[N]) {
+		float y[N], a[N];
+		load(a, w + c);
+		/* Rounded where the reference rounds: what is normalised, before the weight. */
+		for (int i = 0; i < N; i++)
+			y[i] = rounded<T>(v[i] * rms) * a[i];
+		store(out + blockIdx.x * out_stride + c, y);
+	});
+}
+
+cudaError_t dtp_k_rms_norm(cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor x, const float *w, float eps)
+{
+	int64_t m = x.shape[0], k = x.shape[1];
+
+	if (m == 0 || k == 0)
+		return cudaSuccess;
+	return by_type(x.dtype, [&](auto type) {
+		using T = decltype(type);
+		return by_width<T>(k, {out, x, vector(w, k)}, [&](auto n) {
+			cudaLaunchConfig_t c = grid(stream, m, row_part<T, n>::threads(k));
+			return cudaLaunchKernelEx(&c, rms_norm<T, n>, data<T>(out), out.stride[0], data<const T>(x), x.stride[0], w, k, eps);
+		});
+	});
+}
