@@ -27,7 +27,7 @@ GENCODE = $(if $(filter native,$(CUDA_ARCHS)),-arch=native,$(foreach a,$(CUDA_AR
 NVCCFLAGS ?= -O3 -lineinfo
 ALL_NVCCFLAGS = -std=c++17 $(GENCODE) -t 2 -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror
 # Kernels as plain C++: pointers to vectors of bf16 into arrays of it are what makes them fast, and what C++ forbids.
-EMU_CXXFLAGS := -std=c++17 -O2 -g -Wall -Wextra -Werror -fno-strict-aliasing -pthread -include tests/emu/device.h \
+EMU_CXXFLAGS := -std=c++17 -O2 -g -Wall -Wextra -Werror -Wno-unknown-pragmas -fno-strict-aliasing -pthread -include tests/emu/device.h \
 	$(if $(filter shadow,$(EMULATE)),-fsanitize=thread,$(SAN))
 
 $(B)/cuda/%.c.o: cuda/%.c
