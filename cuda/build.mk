@@ -12,6 +12,14 @@ CUDA_SOURCES := $(filter-out cuda/absent.c,$(wildcard cuda/*.c cuda/*.cu))
 ifneq ($(EMULATE),)
 CUDA := $(filter-out cuda/library.c,$(CUDA_SOURCES)) $(filter-out tests/emu/test_%,$(wildcard tests/emu/*.c tests/emu/*.cc))
 EMU_TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/emu/test_*.c))
+# A driver that does nothing, for cuDNN; tests/emu/cudnn.c opens it.
+LIBCUDA := $(B)/tests/emu/libcuda.so.1
+$(LIBCUDA): tests/emu/libcuda.sh
+	@mkdir -p $(@D)
+	$(call say,EMU)
+	$(Q)sh $< $(CUDA_HOME)/lib64/stubs/libcuda.so > $@.c && $(CC) -shared -fPIC -Wl,-soname,$(@F) -o $@ $@.c
+$(B)/tests/emu/cudnn.c.o: $(LIBCUDA)
+$(B)/tests/emu/cudnn.c.o: CPPFLAGS += -DEMU_LIBCUDA='"$(abspath $(LIBCUDA))"'
 else ifneq ($(and $(NVCC),$(if $(SANITIZE),,yes)),)
 CUDA := $(CUDA_SOURCES)
 # Its runtime is part of the program; what the loader does not find itself is looked for beside the compiler.
