@@ -6,7 +6,8 @@
  * DIFFTP_EMU_STREAMS  when the work of a stream runs.  eager: when it is given, as far as its events allow; deferred: only when
  *                     somebody waits for it, in the order that events ask for; random: after every call a random number of items
  *                     of random streams (DIFFTP_EMU_SEED).  Eager without it.
- * DIFFTP_EMU_FAIL     CALL:N[:CODE]: the Nth call of this process to CALL fails, with CODE or what that call usually fails with.
+ * DIFFTP_EMU_FAIL     CALL:N[:CODE][@DEVICE]: the Nth call of a process to CALL fails, with CODE or what that call usually fails
+ *                     with; with @DEVICE only in processes that use this device.  CALL may be "work": what runs on a stream.
  * DIFFTP_EMU_CALLS    a file that gets a line "CALL COUNT" per function called, appended when the process ends.
  *
  * Wrong use by the program under test ends the process with EMU_EXIT and one line on stderr: it is never a mere error code, which

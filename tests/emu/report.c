@@ -24,6 +24,7 @@ static struct {
 	unsigned long fail_at;
 	int fail_code;
 	bool fail_coded;
+	int fail_device; /* or -1 */
 	struct {
 		const char *name;
 		unsigned long count;
@@ -128,6 +129,17 @@ static void at_exit(void)
 	emu_unlock();
 }
 
+static void read_fault(const char *s)
+{
+	state.fail_device = -1;
+	if (!s || !*s)
+		return;
+	int used = sscanf(s, "%63[^:]:%lu:%d", state.fail, &state.fail_at, &state.fail_code);
+	if (used < 2 || !state.fail_at || (strchr(s, '@') && sscanf(strchr(s, '@'), "@%d", &state.fail_device) != 1))
+		emu_misuse("DIFFTP_EMU_FAIL is '%s'; it must be CALL:N[:CODE][@DEVICE], N from 1", s);
+	state.fail_coded = used == 3;
+}
+
 static void read_settings(void)
 {
 	const char *s = getenv("DIFFTP_EMU_STREAMS");
@@ -140,13 +152,7 @@ static void read_settings(void)
 		emu_misuse("DIFFTP_EMU_STREAMS is '%s'; it may be eager, deferred or random", s);
 	state.seed = (unsigned)emu_setting("DIFFTP_EMU_SEED", 1);
 	state.random = state.seed * 0x9e3779b97f4a7c15u + 1;
-	s = getenv("DIFFTP_EMU_FAIL");
-	if (s && *s) {
-		int used = sscanf(s, "%63[^:]:%lu:%d", state.fail, &state.fail_at, &state.fail_code);
-		if (used < 2 || !state.fail_at)
-			emu_misuse("DIFFTP_EMU_FAIL is '%s'; it must be CALL:N or CALL:N:CODE, N from 1", s);
-		state.fail_coded = used == 3;
-	}
+	read_fault(getenv("DIFFTP_EMU_FAIL"));
 }
 
 static void start(void)
@@ -200,7 +206,8 @@ bool emu_call(const char *name, int *code)
 		state.calls[state.ncalls++].name = name;
 	}
 	state.calls[i].count++;
-	fail = state.fail_at == state.calls[i].count && !strcmp(state.fail, name);
+	fail = state.fail_at == state.calls[i].count && !strcmp(state.fail, name) &&
+	       (state.fail_device < 0 || state.fail_device == emu_device());
 	if (fail && state.fail_coded)
 		*code = state.fail_code;
 	emu_unlock();

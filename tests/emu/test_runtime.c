@@ -400,6 +400,22 @@ static void the_second_allocation_fails(void)
 	ok(cudaFree(q));
 }
 
+static void faults_of_one_device(void)
+{
+	void *p;
+
+	ok(cudaSetDevice(1));
+	must(cudaMalloc(&p, 100) == cudaErrorMemoryAllocation);
+}
+
+static void no_fault_of_another_device(void)
+{
+	void *p;
+
+	ok(cudaMalloc(&p, 100));
+	ok(cudaFree(p));
+}
+
 /* The third thing that a stream runs crashes: nothing of the device works from then on, and nothing hangs. */
 static void work_crashes(void)
 {
@@ -755,6 +771,8 @@ static const struct scene scenes[] = {
 	RIGHT(no_device, E, "CUDA_VISIBLE_DEVICES="),
 	RIGHT(old_driver, E, "DIFFTP_EMU_DRIVER=12040"),
 	RIGHT(the_second_allocation_fails, ALL, "DIFFTP_EMU_FAIL=cudaMalloc:2"),
+	RIGHT(faults_of_one_device, E, "DIFFTP_EMU_FAIL=cudaMalloc:1@1"),
+	RIGHT(no_fault_of_another_device, E, "DIFFTP_EMU_FAIL=cudaMalloc:1@1"),
 	RIGHT(work_crashes, ALL, "DIFFTP_EMU_FAIL=work:3:214"),
 	RIGHT(work_that_waits, ALL, NULL),
 	RIGHT(threads, ALL, NULL),
