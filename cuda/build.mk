@@ -29,6 +29,12 @@ else
 CUDA := $(wildcard cuda/absent.c)
 endif
 
+# What tests/cli/emulated.sh runs, and what it asks first.
+emulated-tests: $(B)/difftp $(B)/tests/test_golden $(EMU_TESTS)
+which-nvcc:
+	@echo $(NVCC)
+.PHONY: emulated-tests which-nvcc
+
 newest = $(lastword $(CUDA_ARCHS))
 GENCODE = $(if $(filter native,$(CUDA_ARCHS)),-arch=native,$(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
 	-gencode arch=compute_$(newest),code=compute_$(newest))

@@ -1,0 +1,29 @@
+# shellcheck shell=sh
+# SPDX-License-Identifier: Apache-2.0
+# For the scripts that test the CUDA backend without a GPU: the same sources with tests/emu in place of NVIDIA's runtime and what of its
+# libraries needs a GPU.  Builds $emulated/difftp and its tests.  Not a test itself.
+if [ -z "$(make -s which-nvcc)" ]; then
+	echo "skip emulated: there is no nvcc, and none of CUDA's headers"
+	exit 0
+fi
+plain=$(basename "$(dirname "$DIFFTP")") # release, or san-...
+sanitize='' emulated=$PWD/build/emulated
+if [ -n "$SANITIZED" ]; then
+	sanitize=$(echo "${plain#san-}" | tr - ,) emulated=$PWD/build/emulated-$plain
+	export RUN_SECONDS=600
+fi
+
+case_ emulated_build
+MAKEFLAGS='' make EMULATE=1 SANITIZE="$sanitize" -j "$(nproc)" emulated-tests >"$dir/log" 2>&1 || fail "$(tail -n 30 "$dir/log")"
+done_
+[ $failures -eq 0 ] || exit 1
+export DTP_TESTS="$PWD/tests"
+
+# program NAME COMMAND...: a program of cmocka's, of which at least one case must run.
+program() {
+	case_ "emulated_$1"
+	shift
+	"$@" >"$dir/log" 2>&1 || fail "$(grep -v -e 'OK \]' -e 'RUN  ' "$dir/log" | tail -n 60)"
+	grep -q '^\[       OK \]' "$dir/log" || fail "no case ran"
+	done_
+}
