@@ -8,7 +8,7 @@ scenes.  Needs torch, diffusers, transformers and Pillow; two CPU cores do.
     $t text --steps 400 --decay-steps 200 --muon 4e-3 --adamw 3e-3  Qwen3ForCausalLM: its states must tell what a caption says
     $t vae --steps 2400 --decay-steps 600 --muon 4e-3 --adamw 2e-3 --bf16        AutoencoderKLFlux2, on rendered scenes
     $t encode                                                       latents and text states of scenes, kept on disk
-    $t train --steps 6000 --decay-steps 1500 --batch 24 --bf16      Flux2Transformer2DModel on those
+    $t train --steps 3000 --decay-steps 1200 --batch 24 --bf16      Flux2Transformer2DModel on those
     $t export                                                       the pipeline in bf16, into --out
     $t judge --difftp ./difftp --docs docs/demo                     scores, contact sheets, training curve
 
@@ -807,14 +807,13 @@ def stage_export(args):
 
 
 def draw_by_difftp(args, scenes: list[Scene], length: int) -> list[np.ndarray]:
-    pictures = []
     with tempfile.TemporaryDirectory() as folder:
-        for i, s in enumerate(scenes):
-            subprocess.run([args.difftp, "--model", args.out, "--prompt", s.caption, "--tp-degree", "2", "--height", str(SIDE),
-                            "--width", str(SIDE), "--steps", "4", "--seed", str(i), "--max-sequence-length", str(length),
-                            "-o", f"{folder}/x.png"], check=True, stdout=subprocess.DEVNULL)
-            pictures.append(np.asarray(Image.open(f"{folder}/x.png").convert("RGB")))
-    return pictures
+        lines = [json.dumps({"prompt": s.caption, "seed": i, "output": f"{i}.png"}) for i, s in enumerate(scenes)]
+        Path(folder, "prompts.jsonl").write_text("\n".join(lines) + "\n")
+        subprocess.run([args.difftp, "--model", args.out, "--prompts", f"{folder}/prompts.jsonl", "--tp-degree", "2", "--height",
+                        str(SIDE), "--width", str(SIDE), "--steps", "4", "--max-sequence-length", str(length), "-o", folder],
+                       check=True, stdout=subprocess.DEVNULL)
+        return [np.asarray(Image.open(f"{folder}/{i}.png").convert("RGB")) for i in range(len(scenes))]
 
 
 def sheet(pictures: list[np.ndarray], columns: int) -> Image.Image:
