@@ -10,8 +10,8 @@ CUDA_ARCHS ?= 80 86 89 90 100 120
 CUDA_CPPFLAGS := -isystem $(CUDA_HOME)/include
 CUDA_SOURCES := $(filter-out cuda/absent.c,$(wildcard cuda/*.c cuda/*.cu))
 ifneq ($(EMULATE),)
-CUDA := $(filter-out cuda/library.c,$(CUDA_SOURCES)) $(filter-out tests/emu/test_%,$(wildcard tests/emu/*.c tests/emu/*.cc))
-EMU_TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/emu/test_*.c))
+CUDA := $(filter-out cuda/library.c,$(CUDA_SOURCES)) $(filter-out tests/emu/test_% tests/emu/tool_%,$(wildcard tests/emu/*.c tests/emu/*.cc))
+EMU_TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/emu/test_*.c tests/emu/tool_*.c))
 # A driver that does nothing, for cuDNN; tests/emu/cudnn.c opens it.
 LIBCUDA := $(B)/tests/emu/libcuda.so.1
 $(LIBCUDA): tests/emu/libcuda.sh

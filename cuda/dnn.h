@@ -61,7 +61,9 @@ enum dtp_code dtp_dnn_plan_attention(struct dtp_dnn *d, const struct dtp_dnn_att
 enum dtp_code dtp_dnn_plan_conv(struct dtp_dnn *d, const struct dtp_dnn_conv *shape, const struct dtp_dnn_plan **plan,
 				const char **why, struct dtp_err *err);
 
-/* Device memory that a run needs, aligned to 256 bytes, from the caller; 0: none. */
+/* Device memory that a run needs, aligned to 256 bytes, from the caller; 0: none, and never more than DTP_DNN_WORKSPACE: what would take
+ * more copies whole pictures to another layout and back. */
+#define DTP_DNN_WORKSPACE ((uint64_t)64 << 20)
 uint64_t dtp_dnn_workspace(const struct dtp_dnn_plan *plan);
 
 /* Enqueue on stream.  lse F32 [H,Sq] dense: where the shape has stats, else NULL. */

@@ -3,10 +3,10 @@
 
 #include <stdio.h>
 
+#include "dnn.h"
+
 #define MOST 64 /* configurations of one answer; cuDNN has given up to 40 */
 
-/* More than what the largest picture's convolutions need where they are fast: some engines would take gigabytes. */
-#define WORKSPACE_MAX ((uint64_t)1 << 30)
 
 /* ---- what is exact enough */
 
@@ -60,8 +60,8 @@ static void try_config(const struct dtp_dnn_target *t, cudnnBackendDescriptor_t 
 		dtp_dnn_set_part(&b, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, t->properties);
 		dtp_dnn_finish(&b, plan);
 		out->workspace = workspace_of(&b, plan);
-		if (out->workspace > WORKSPACE_MAX)
-			fault = "take more than 1 GiB of workspace";
+		if (out->workspace > DTP_DNN_WORKSPACE)
+			fault = "take too much workspace";
 	}
 	if (b.status) {
 		snprintf(out->why, sizeof out->why, "%s", b.said);
