@@ -71,7 +71,7 @@ struct batch {
 	/* of a leader */
 	struct dtp_items items;
 	struct dtp_record *record;
-	struct dtp_sources sources;
+	const struct dtp_sources *sources;
 	struct dtp_hosts hosts;
 	int64_t total;              /* images of the whole batch, if they are known */
 	int told;                   /* the least level that was told of */
@@ -179,7 +179,7 @@ static enum dtp_code make_folders(char *path, size_t base, struct dtp_err *err)
 static enum dtp_code write_and_record(struct batch *b, const struct dtp_image *image, const char *file, struct dtp_err *err)
 {
 	const char *folder = dtp_batch_folder(b->rank->args);
-	char *parameters = dtp_item_parameters(b->at, image->index, b->rank, &b->sources), *path = NULL;
+	char *parameters = dtp_item_parameters(b->at, image->index, b->rank, b->sources), *path = NULL;
 	enum dtp_code code;
 
 	if (!parameters || asprintf(&path, "%s/%s", folder, file) < 0) {
@@ -188,7 +188,7 @@ static enum dtp_code write_and_record(struct batch *b, const struct dtp_image *i
 	}
 	code = make_folders(path, strlen(folder) + 1, err);
 	if (!code)
-		code = dtp_output_write_as(b->rank, path, image, err);
+		code = dtp_output_write_as(&(struct dtp_drawn){b->rank, &b->at->line.args, &b->at->request}, path, image, err);
 	if (!code)
 		code = dtp_record_add(b->record, file, parameters, err);
 	free(parameters);
@@ -361,11 +361,11 @@ static enum dtp_code begin(struct batch *b, struct dtp_err *err)
 	struct dtp_rank *r = b->rank;
 
 	/* Rank 0 has made the record, and locked it, before the other replicas open it. */
-	if (r->rank == 0 && (dtp_record_sources(r, &b->sources, err) || open_record(b, err)))
+	if (dtp_rank_sources(r, &b->sources, err) || (r->rank == 0 && open_record(b, err)))
 		return err->code;
-	if (dtp_broadcast(r->mesh.dim[DTP_MESH_DP], &b->sources, sizeof b->sources, 0, err) || (r->rank && open_record(b, err)))
+	if (dtp_barrier(r->mesh.dim[DTP_MESH_DP], err) || (r->rank && open_record(b, err)))
 		return err->code;
-	b->items = (struct dtp_items){.rank = r, .sources = &b->sources, .record = r->args->resume ? b->record : NULL,
+	b->items = (struct dtp_items){.rank = r, .sources = b->sources, .record = r->args->resume ? b->record : NULL,
 				      .hosts = &b->hosts};
 	return dtp_lines_open(r, r->args->prompts, &b->items.lines, err);
 }

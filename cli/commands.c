@@ -5,6 +5,7 @@
 #include "defaults.h"
 #include "help.h"
 #include "hub.h"
+#include "recall.h"
 #include "shards.h"
 #include "suggest.h"
 #include "worker.h"
@@ -22,7 +23,7 @@ const struct dtp_command dtp_commands[] = {
 	 "--model DIR [OPTION]... | plan --diff A B [OPTION]...", DTP_CMD_PLAN, dtp_cmd_plan},
 	{"verify", "compare every layer of a split run with the whole model", "--model DIR [OPTION]...",
 	 DTP_CMD_VERIFY, dtp_cmd_verify},
-	{"inspect", "list the tensors of safetensors files, or check the files", "FILE|DIR [OPTION]...", DTP_CMD_INSPECT,
+	{"inspect", "list or check safetensors files; say how a PNG was drawn", "FILE|DIR [OPTION]...", DTP_CMD_INSPECT,
 	 dtp_cmd_inspect},
 	{"doctor", "look at this machine: what a run would meet, and what to do", "[OPTION]...", DTP_CMD_DOCTOR,
 	 dtp_cmd_doctor},
@@ -62,6 +63,7 @@ static enum dtp_code find_model(struct dtp_args *args, char folder[PATH_MAX], st
 {
 	const char *found = dtp_worker_is_rank() ? getenv(DTP_ENV_MODEL) : NULL;
 
+	args->model_name = args->model;
 	if (found) {
 		args->model = found;
 	} else {
@@ -82,7 +84,8 @@ enum dtp_code dtp_commands_main(int argc, char **argv, struct dtp_err *err)
 {
 	const struct dtp_command *command = &dtp_commands[0];
 	bool named = argc > 1 && argv[1][0] != '-';
-	char folder[PATH_MAX], *defaults;
+	char folder[PATH_MAX], *defaults = NULL;
+	struct dtp_recall recall = {0};
 	struct dtp_args args;
 	enum dtp_code code;
 
@@ -102,11 +105,14 @@ enum dtp_code dtp_commands_main(int argc, char **argv, struct dtp_err *err)
 		printf("difftp %s\n", DTP_VERSION);
 		return DTP_OK;
 	}
-	code = dtp_defaults_read(&args, &defaults, err);
+	code = args.from ? dtp_recall_take(&args, &recall, err) : DTP_OK;
+	if (!code)
+		code = dtp_defaults_read(&args, &defaults, err);
 	if (!code && args.model)
 		code = find_model(&args, folder, err);
 	if (!code)
 		code = command->run(&args, argv, err);
 	free(defaults);
+	dtp_recall_free(&recall);
 	return code;
 }

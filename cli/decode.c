@@ -4,7 +4,7 @@
 #include "decode.h"
 #include "fit.h"
 #include "host.h"
-#include "output.h"
+#include "image.h"
 #include "progress.h"
 #include "request.h"
 #include "units.h"
@@ -44,6 +44,7 @@ static enum dtp_code check_memory(const struct dtp_decoder *d, struct dtp_err *e
 static enum dtp_code draw(const struct dtp_args *args, struct dtp_decoder *d, enum dtp_dtype compute, const struct dtp_monitor *mon,
 			  struct dtp_err *err)
 {
+	static const struct dtp_png_text software[] = {{"Software", "difftp " DTP_VERSION, true}};
 	int threads = args->threads ? (int)args->threads : dtp_host_threads("");
 	struct dtp_image image = {0};
 	struct dtp_backend *be;
@@ -53,14 +54,13 @@ static enum dtp_code draw(const struct dtp_args *args, struct dtp_decoder *d, en
 	uint8_t *rgb = malloc((size_t)(3 * image.height * image.width));
 	if (!rgb)
 		return dtp_fail(err, DTP_FAILED, "out of memory for a picture of %lldx%lld", (long long)image.width, (long long)image.height);
-	image.rgb = rgb;
 	enum dtp_code code = dtp_backend_cpu(compute, threads, &be, err);
 	if (code == DTP_OK) {
 		code = dtp_decoder_run(d, be, mon, rgb, err);
 		be->ops->destroy(be);
 	}
 	if (code == DTP_OK)
-		code = dtp_output_png(dtp_output_path(args), &image, err);
+		code = dtp_png_write(dtp_output_path(args), rgb, image.height, image.width, software, !args->no_metadata, err);
 	if (code == DTP_OK) {
 		snprintf(text, sizeof text, "wrote %s (%lldx%lld)", dtp_output_path(args), (long long)image.width, (long long)image.height);
 		dtp_progress_note(mon->arg, text);

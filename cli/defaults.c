@@ -52,6 +52,8 @@ static bool applies(const struct dtp_args *args, const struct dtp_option *o)
 		return false;
 	if (args->command == DTP_CMD_VERIFY && o->group == DTP_GROUP_PICTURE) /* its own are small, for a reason */
 		return false;
+	if (args->recall && o->commands & DTP_CMD_RECIPE) /* the picture is to be that of the record */
+		return false;
 	if (args->diff && o->offset == offsetof(struct dtp_args, model)) /* plans are compared by their keys */
 		return false;
 	if (args->prompt_embeds && dtp_embeds_exclude(o->offset))

@@ -36,6 +36,11 @@ bool dtp_args_given(const struct dtp_args *args, size_t offset)
 	return has_bit(args->given, offset);
 }
 
+bool dtp_args_typed(const struct dtp_args *args, size_t offset)
+{
+	return has_bit(args->given & ~args->recalled, offset);
+}
+
 bool dtp_args_has(const struct dtp_args *args, size_t offset)
 {
 	return has_bit(args->given | args->preset, offset);

@@ -32,7 +32,9 @@ enum dtp_command_bit { DTP_CMD_GENERATE = 1, DTP_CMD_BENCH = 2, DTP_CMD_MAN = 4,
 #define DTP_CMD_ALL (DTP_CMD_START | DTP_CMD_MAN | DTP_CMD_PLAN | DTP_CMD_INSPECT | DTP_CMD_DOCTOR | \
 	DTP_CMD_DECODE | DTP_CMD_CONVERT)
 
-#define DTP_CMD_LINE (1 << 30) /* no command: a line of --prompts, whose keys are options */
+/* No commands: */
+#define DTP_CMD_LINE (1 << 30)   /* a line of --prompts, whose keys are options */
+#define DTP_CMD_RECIPE (1 << 29) /* the recipe of an image (recipe.h): what decides its bytes */
 
 enum dtp_opt_group { DTP_GROUP_MODEL, DTP_GROUP_PICTURE, DTP_GROUP_OUTPUT, DTP_GROUP_RANKS, DTP_GROUP_BENCH,
 	DTP_GROUP_PLAN, DTP_GROUP_VERIFY, DTP_GROUP_INSPECT, DTP_GROUP_OTHER, DTP_NGROUPS };
@@ -92,8 +94,12 @@ struct dtp_args {
 	double guidance_scale, timeout, tflops, tolerance;
 	uint64_t seed;
 	int dtype, device, output_type, guidance_passes, launcher, progress;
-	bool exact_timesteps, keep_text_encoder, resume, json, quiet, suggest, diff, check, free_run, help, version;
+	bool exact_timesteps, keep_text_encoder, no_metadata, resume, json, quiet, suggest, diff, check, free_run, help, version;
+	const char *from;
 	bool beside_whole; /* set by the command: see struct dtp_options */
+	const char *model_name;          /* model as it was given, once that has become a folder */
+	const struct dtp_recall *recall; /* what `from` said; NULL: nothing was read */
+	uint64_t recalled; /* of `given`: not typed, but read from `from` */
 	uint64_t given; /* bit i: row i of the table was given on the command line */
 	uint64_t preset; /* bit i: it was not, but the environment or the file of defaults has it (defaults.h) */
 };
@@ -116,6 +122,8 @@ void dtp_args_give(struct dtp_args *args, size_t offset); /* from now on it was 
  * same, else DTP_REFUSED with both.  The value must live as long as args. */
 enum dtp_code dtp_args_take(struct dtp_args *args, const char *name, const char *value, const char *from,
 			    struct dtp_err *err);
+bool dtp_args_typed(const struct dtp_args *args, size_t offset); /* given, and not by --from */
+#define DTP_TYPED(args, member) dtp_args_typed(args, offsetof(struct dtp_args, member))
 #define DTP_GIVEN(args, member) dtp_args_given(args, offsetof(struct dtp_args, member))
 #define DTP_HAS(args, member) dtp_args_has(args, offsetof(struct dtp_args, member))
 

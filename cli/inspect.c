@@ -319,11 +319,16 @@ enum dtp_code dtp_cmd_inspect(const struct dtp_args *args, char **argv, struct d
 
 	(void)argv;
 	if (!args->nwords)
-		return dtp_fail(err, DTP_REFUSED, "nothing to inspect: name a safetensors file or a folder");
+		return dtp_fail(err, DTP_REFUSED, "nothing to inspect: name a safetensors file, a folder, or a PNG file of difftp");
 	if (args->check && args->filter)
 		return dtp_fail(err, DTP_REFUSED, "option '--check' looks at every tensor: --filter does not go with it");
 	if (args->variant && !args->check)
 		return dtp_fail(err, DTP_REFUSED, "option '--variant' says what --check is to look for: all files are listed without it");
+	if (dtp_is_png(args->word[0])) {
+		if (args->check || args->filter)
+			return dtp_fail(err, DTP_REFUSED, "'%s' is a picture: --%s is about tensors", args->word[0], args->check ? "check" : "filter");
+		return dtp_inspect_png(args->word[0], args->json, err);
+	}
 	if (dtp_checkpoints_find(args->word[0], &list, err))
 		return err->code;
 	enum dtp_code code = args->check ? check(args, &list, err) : list_all(args, &list, err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints that `difftp inspect` found: by inspect_find.c, told by inspect.c. */
+/* What `difftp inspect` looks at: checkpoints, found by inspect_find.c and told by inspect.c; pictures, by inspect_png.c. */
 #ifndef DTP_INSPECT_H
 #define DTP_INSPECT_H
 
@@ -20,4 +20,8 @@ struct dtp_checkpoints {
  * is damaged is in the list all the same.  DTP_REFUSED when there is no such path, or nothing to open. */
 enum dtp_code dtp_checkpoints_find(const char *path, struct dtp_checkpoints *out, struct dtp_err *err);
 void dtp_checkpoints_free(struct dtp_checkpoints *c);
+
+bool dtp_is_png(const char *path); /* by its first bytes */
+/* Prints the record in a PNG, as text or as one JSON object.  DTP_REFUSED: it has none. */
+enum dtp_code dtp_inspect_png(const char *path, bool json, struct dtp_err *err);
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "items.h"
 
+#include "recipe.h"
 #include "request.h"
 
 #include <inttypes.h>
@@ -32,7 +33,7 @@ char *dtp_item_file(const struct dtp_item *item, int image)
 
 char *dtp_item_parameters(const struct dtp_item *item, int image, const struct dtp_rank *rank, const struct dtp_sources *sources)
 {
-	return dtp_record_parameters(rank, sources, &item->request, item->request.seed + (uint64_t)image);
+	return dtp_recipe_text(rank, sources, &item->line.args, &item->request, item->request.seed + (uint64_t)image, 0, false);
 }
 
 enum dtp_code dtp_item_request(const struct dtp_rank *rank, const char *text, size_t len, int64_t first, struct dtp_line *line,

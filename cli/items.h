@@ -5,6 +5,7 @@
 #define DTP_ITEMS_H
 
 #include "hosts.h"
+#include "job.h"
 #include "line.h"
 #include "lines.h"
 #include "record.h"

@@ -10,12 +10,14 @@
 #include "lines.h"
 #include "member.h"
 #include "progress.h"
+#include "recall.h"
 #include "record.h"
 #include "request.h"
 #include "worker.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -139,6 +141,21 @@ static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 	return agree_on_passes(r, err) ? err->code : agree_on_seed(r, err);
 }
 
+enum dtp_code dtp_rank_sources(struct dtp_rank *r, const struct dtp_sources **out, struct dtp_err *err)
+{
+	struct dtp_sources *s = r->sources ? r->sources : malloc(sizeof *s);
+
+	*out = NULL;
+	if (!s)
+		return dtp_fail(err, DTP_FAILED, "out of memory");
+	if (!r->sources && dtp_sources_find(r->pipeline, &r->request, s, err)) {
+		free(s);
+		return err->code;
+	}
+	*out = r->sources = s;
+	return DTP_OK;
+}
+
 /* The threads of a host are divided among its replicas, and those of a replica among its ranks there. */
 static void share_threads(struct dtp_rank *r, const struct dtp_worker *w)
 {
@@ -180,6 +197,7 @@ static enum dtp_code run_rank(const struct dtp_args *args, dtp_rank_fn work, str
 		if (code == DTP_OK) /* replicas leave together: the end of one is no lost peer of the others */
 			code = dtp_barrier(r.world, err);
 		dtp_inputs_free(&r.inputs);
+		free(r.sources);
 		if (r.pipeline)
 			dtp_pipeline_close(r.pipeline);
 		if (r.backend)
@@ -259,14 +277,14 @@ static void warn_without_effect(const struct dtp_args *args, struct dtp_progress
 {
 	char text[256];
 
-	if (DTP_GIVEN(args, guidance_scale) && !dtp_pipeline_guided(p))
+	if (DTP_TYPED(args, guidance_scale) && !dtp_pipeline_guided(p))
 		dtp_progress_warn(progress, "--guidance-scale has no effect: the model is distilled");
 	if (args->negative_prompt && dtp_pipeline_passes(p, q) < 2) {
 		snprintf(text, sizeof text, "--negative-prompt has no effect: %s takes one pass a step at guidance %g%s",
 			 dtp_pipeline_class(p), q->guidance_scale, dtp_pipeline_guided(p) ? "" : ", the model is distilled");
 		dtp_progress_warn(progress, text);
 	}
-	if (DTP_GIVEN(args, seed) && q->noise)
+	if (DTP_TYPED(args, seed) && q->noise)
 		dtp_progress_warn(progress, "--seed has no effect: the noise is that of --latents");
 	if (args->system_message && !dtp_pipeline_has_system(p)) {
 		snprintf(text, sizeof text, "--system-message has no effect: the prompts of %s have none", dtp_pipeline_class(p));
@@ -331,6 +349,8 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, const str
 	if (code == DTP_OK && progress) {
 		announce(args, progress, p, &o, &q, seat);
 		warn_without_effect(args, progress, p, &q);
+		if (args->recall)
+			code = dtp_recall_tell(args, p, &q, progress, err);
 	}
 	dtp_pipeline_close(p);
 	dtp_inputs_free(&inputs);

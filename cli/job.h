@@ -6,6 +6,7 @@
 
 #include "flags.h"
 #include "inputs.h"
+#include "sources.h"
 
 /* What a rank works with.  All of it is dtp_job_run's. */
 struct dtp_rank {
@@ -17,6 +18,7 @@ struct dtp_rank {
 	const struct dtp_monitor *mon;
 	struct dtp_monitor muted;   /* mon without notes and warnings: opening tells nothing that was not told before */
 	struct dtp_pipeline *pipeline;
+	struct dtp_sources *sources; /* NULL until they are asked for */
 	struct dtp_backend *backend;
 	struct dtp_comm *world;
 	struct dtp_mesh mesh;
@@ -25,6 +27,9 @@ struct dtp_rank {
 	int threads_in_all;         /* of all ranks of this machine */
 };
 typedef enum dtp_code (*dtp_rank_fn)(struct dtp_rank *rank, struct dtp_err *err);
+
+/* The checksums of what the images of a first rank of its replica are made of. */
+enum dtp_code dtp_rank_sources(struct dtp_rank *rank, const struct dtp_sources **out, struct dtp_err *err);
 
 /* In a process that dtp_launch started: joins the job, sets up and calls `work`.  Elsewhere: checks everything that can be
  * checked without reading a weight (files are to be written if `writes`), says what will be done, and runs the ranks. */

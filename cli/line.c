@@ -4,12 +4,10 @@
 #include "record.h"
 #include "suggest.h"
 #include "utf8.h"
+#include "values.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define MAX_WHOLE 9007199254740992.0 /* 2^53: from here on a JSON number may be another than what was written */
 
 bool dtp_line_is_blank(const char *text, size_t len)
 {
@@ -44,47 +42,12 @@ static enum dtp_code unknown(const char *key, const struct dtp_suggest *near, st
 	return dtp_fail(err, DTP_REFUSED, "'%.64s' is no key of a line%s", key, dtp_suggest_text(near, hint, sizeof hint));
 }
 
-static enum dtp_code wrong_type(const cJSON *v, const char *expected, struct dtp_err *err)
-{
-	const char *is = cJSON_IsString(v) ? "a string" : cJSON_IsNumber(v) ? "a number" : cJSON_IsBool(v) ? "true or false"
-		: cJSON_IsNull(v) ? "null" : cJSON_IsArray(v) ? "an array" : "an object";
-
-	return dtp_fail(err, DTP_REFUSED, "'%.64s' is %s, expected %s", v->string, is, expected);
-}
-
-/* The value as the command line would have it. */
-static enum dtp_code value_text(const struct dtp_option *o, const cJSON *v, char *buf, size_t size, const char **text,
-				struct dtp_err *err)
-{
-	bool number = o->kind == DTP_OPT_INT || o->kind == DTP_OPT_FLOAT || o->kind == DTP_OPT_SEED;
-
-	*text = buf;
-	if (number && cJSON_IsNumber(v)) {
-		if (o->kind != DTP_OPT_FLOAT && fabs(v->valuedouble) > MAX_WHOLE)
-			return dtp_fail(err, DTP_REFUSED, "'%.64s' is too large for a JSON number to be exact: write it as a string",
-					v->string);
-		snprintf(buf, size, "%.17g", v->valuedouble);
-		return DTP_OK;
-	}
-	if (cJSON_IsString(v) && (!number || o->kind == DTP_OPT_SEED)) {
-		*text = v->valuestring;
-		return DTP_OK;
-	}
-	return wrong_type(v, o->kind == DTP_OPT_SEED ? "a number or a string of digits" : number ? "a number" : "a string", err);
-}
-
 static enum dtp_code take_key(struct dtp_line *line, const cJSON *v, struct dtp_err *err)
 {
 	struct dtp_suggest near;
 	const struct dtp_option *o = dtp_option_find(DTP_CMD_LINE, v->string, &near);
-	const char *text;
-	char buf[32];
 
-	if (!o)
-		return unknown(v->string, &near, err);
-	if (value_text(o, v, buf, sizeof buf, &text, err))
-		return err->code;
-	return dtp_args_set(&line->args, o, text, err);
+	return o ? dtp_value_take(o, v, &line->args, err) : unknown(v->string, &near, err);
 }
 
 /* Two spellings of one option would be one key twice. */

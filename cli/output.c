@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "output.h"
 
-#include "image.h"
+#include "recipe.h"
 #include "request.h"
 #include "safetensors.h"
 #include "worker.h"
@@ -9,11 +9,15 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum dtp_code dtp_output_png(const char *path, const struct dtp_image *image, struct dtp_err *err)
+static enum dtp_code write_png(const struct dtp_drawn *d, const char *path, const struct dtp_image *image, struct dtp_err *err)
 {
-	static const char *const text[][2] = {{"Software", "difftp " DTP_VERSION}};
+	struct dtp_recipe_texts texts;
 
-	return dtp_png_write(path, image->rgb, image->height, image->width, text, 1, err);
+	if (dtp_recipe_texts_make(d->rank, d->args, d->request, image->seed, 0, &texts, err))
+		return err->code;
+	enum dtp_code code = dtp_png_write(path, image->rgb, image->height, image->width, texts.text, texts.n, err);
+	dtp_recipe_texts_free(&texts);
+	return code;
 }
 
 static enum dtp_code write_latents(const char *path, const struct dtp_rank *r, const struct dtp_image *image,
@@ -33,11 +37,11 @@ static enum dtp_code write_latents(const char *path, const struct dtp_rank *r, c
 	return dtp_st_write(path, &out, 1, metadata, nmeta, err);
 }
 
-enum dtp_code dtp_output_write_as(const struct dtp_rank *r, const char *path, const struct dtp_image *image,
-				  struct dtp_err *err)
+enum dtp_code dtp_output_write_as(const struct dtp_drawn *d, const char *path, const struct dtp_image *image, struct dtp_err *err)
 {
+	const struct dtp_rank *r = d->rank;
 	char text[4352], seed[32];
-	enum dtp_code code = image->rgb ? dtp_output_png(path, image, err) : write_latents(path, r, image, err);
+	enum dtp_code code = image->rgb ? write_png(d, path, image, err) : write_latents(path, r, image, err);
 	if (code == DTP_OK) {
 		snprintf(seed, sizeof seed, "seed %" PRIu64, image->seed);
 		snprintf(text, sizeof text, "wrote %s (%" PRId64 "x%" PRId64 "%s, %s)", path, image->width, image->height,
@@ -51,9 +55,10 @@ enum dtp_code dtp_output_write_as(const struct dtp_rank *r, const char *path, co
 
 enum dtp_code dtp_output_write(void *arg, const struct dtp_image *image, struct dtp_err *err)
 {
-	const struct dtp_rank *r = arg;
+	struct dtp_rank *r = arg;
+	const struct dtp_drawn d = {r, r->args, &r->request};
 	char *path = dtp_output_name(dtp_output_path(r->args), image->index, r->request.num_images);
-	enum dtp_code code = path ? dtp_output_write_as(r, path, image, err) : dtp_fail(err, DTP_FAILED, "out of memory");
+	enum dtp_code code = path ? dtp_output_write_as(&d, path, image, err) : dtp_fail(err, DTP_FAILED, "out of memory");
 
 	free(path);
 	return code;

@@ -5,14 +5,16 @@
 
 #include "job.h"
 
-/* Only the PNG, under the given name. */
-enum dtp_code dtp_output_png(const char *path, const struct dtp_image *image, struct dtp_err *err);
 /* The form of dtp_image_fn; arg is the struct dtp_rank.  Writes the PNG or the latents of one image under its name and
  * says so in a note. */
 enum dtp_code dtp_output_write(void *arg, const struct dtp_image *image, struct dtp_err *err);
-/* The same under a name of the caller's. */
-enum dtp_code dtp_output_write_as(const struct dtp_rank *rank, const char *path, const struct dtp_image *image,
-				  struct dtp_err *err);
+/* The same under a name of the caller's, of an image that was asked for by these args and this request. */
+struct dtp_drawn {
+	struct dtp_rank *rank;
+	const struct dtp_args *args;
+	const struct dtp_request *request;
+};
+enum dtp_code dtp_output_write_as(const struct dtp_drawn *d, const char *path, const struct dtp_image *image, struct dtp_err *err);
 /* Accepts the image and writes nothing. */
 enum dtp_code dtp_output_discard(void *arg, const struct dtp_image *image, struct dtp_err *err);
 #endif

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "record.h"
 
-#include "agree.h"
+#include "hash.h"
 #include "json.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -269,63 +270,6 @@ enum dtp_code dtp_record_begin(struct dtp_record *r, uint64_t seed, struct dtp_e
 	cJSON_AddStringToObject(o, "difftp", DTP_VERSION);
 	add_number_text(o, "seed", seed);
 	return append(r, o, err);
-}
-
-enum dtp_code dtp_record_sources(const struct dtp_rank *rank, struct dtp_sources *out, struct dtp_err *err)
-{
-	const struct dtp_request *q = &rank->request;
-	struct dtp_digest d;
-	struct dtp_hash h;
-
-	*out = (struct dtp_sources){0};
-	if (dtp_pipeline_digest(rank->pipeline, &d, err))
-		return err->code;
-	dtp_digest_text(&d, out->model);
-	if (!q->nimages)
-		return DTP_OK;
-	dtp_hash_begin(&h);
-	for (int i = 0; i < q->nimages; i++) {
-		int64_t size[] = {q->images[i].height, q->images[i].width};
-		dtp_hash_add(&h, size, sizeof size);
-		dtp_hash_add(&h, q->images[i].rgb, (size_t)(3 * size[0] * size[1]));
-	}
-	dtp_hash_end(&h, &d);
-	dtp_digest_text(&d, out->references);
-	return DTP_OK;
-}
-
-char *dtp_record_parameters(const struct dtp_rank *rank, const struct dtp_sources *sources, const struct dtp_request *q,
-			    uint64_t seed)
-{
-	cJSON *o = cJSON_CreateObject();
-	char *printed, *text;
-
-	cJSON_AddStringToObject(o, "prompt", q->prompt);
-	cJSON_AddStringToObject(o, "negative_prompt", q->negative_prompt ? q->negative_prompt : "");
-	if (q->system_message)
-		cJSON_AddStringToObject(o, "system_message", q->system_message);
-	add_number_text(o, "seed", seed);
-	cJSON_AddNumberToObject(o, "height", (double)q->height);
-	cJSON_AddNumberToObject(o, "width", (double)q->width);
-	cJSON_AddNumberToObject(o, "steps", q->steps);
-	cJSON_AddNumberToObject(o, "guidance_scale", q->guidance_scale);
-	if (dtp_pipeline_passes(rank->pipeline, q) > 1)
-		cJSON_AddStringToObject(o, "guidance_passes", q->passes_in_turn ? "in-turn" : "together");
-	cJSON_AddNumberToObject(o, "max_sequence_length", (double)q->max_sequence_length);
-	cJSON_AddBoolToObject(o, "exact_timesteps", q->exact_timesteps);
-	cJSON_AddStringToObject(o, "output_type", q->output == DTP_OUTPUT_LATENT ? "latent" : "png");
-	cJSON_AddStringToObject(o, "dtype", rank->options.compute == DTP_F32 ? "fp32" : "bf16");
-	cJSON_AddNumberToObject(o, "tp_degree", rank->options.tp_degree);
-	cJSON_AddStringToObject(o, "device", rank->backend->ops->name);
-	cJSON_AddStringToObject(o, "model", sources->model);
-	if (sources->references[0])
-		cJSON_AddStringToObject(o, "references", sources->references);
-	cJSON_AddStringToObject(o, "difftp", DTP_VERSION);
-	printed = cJSON_PrintUnformatted(o);
-	cJSON_Delete(o);
-	text = printed ? strdup(printed) : NULL;
-	cJSON_free(printed);
-	return text;
 }
 
 /* Of a file as it is now; false: it cannot be read. */

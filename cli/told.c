@@ -2,8 +2,8 @@
 #include "told.h"
 
 #include "commands.h"
+#include "values.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,62 +17,29 @@ static void put(FILE *f, const char *name, const char *value)
 	fwrite(value, 1, strlen(value) + 1, f);
 }
 
-struct nth {
-	int left;
-	char word[64];
-};
-
-static bool take_nth(void *arg, const char *word, size_t len)
-{
-	struct nth *n = arg;
-
-	snprintf(n->word, sizeof n->word, "%.*s", (int)strcspn(word, "= "), word);
-	(void)len;
-	return n->left--;
-}
-
-static void put_option(FILE *f, const struct dtp_option *o, const struct dtp_args *args)
+static bool put_option(FILE *f, const struct dtp_option *o, const struct dtp_args *args)
 {
 	const void *at = (const char *)args + o->offset;
 	const struct dtp_list *list = at;
-	char text[64] = "", name[64];
-	struct nth choice;
+	char name[64], *text;
 
 	snprintf(name, sizeof name, "--%s", o->name);
-	switch (o->kind) {
-	case DTP_OPT_SWITCH:
-		snprintf(text, sizeof text, "%s", *(const bool *)at ? "" : "no");
-		break;
-	case DTP_OPT_INT:
-		snprintf(text, sizeof text, "%" PRId64, *(const int64_t *)at);
-		break;
-	case DTP_OPT_SEED:
-		snprintf(text, sizeof text, "%" PRIu64, *(const uint64_t *)at);
-		break;
-	case DTP_OPT_FLOAT:
-		snprintf(text, sizeof text, "%.17g", *(const double *)at);
-		break;
-	case DTP_OPT_CHOICE:
-		choice = (struct nth){.left = *(const int *)at};
-		dtp_each_word(o->choices, take_nth, &choice);
-		snprintf(text, sizeof text, "%s", choice.word);
-		break;
-	case DTP_OPT_LIST:
-		for (int i = 0; i < list->n; i++)
-			put(f, name, list->item[i]);
-		return;
-	case DTP_OPT_STRING:
-	case DTP_OPT_PATH:
-		put(f, name, *(const char *const *)at);
-		return;
-	}
-	put(f, name, text);
+	for (int i = 0; o->kind == DTP_OPT_LIST && i < list->n; i++)
+		put(f, name, list->item[i]);
+	if (o->kind == DTP_OPT_LIST)
+		return true;
+	text = dtp_value_text(o, args);
+	if (text)
+		put(f, name, o->kind == DTP_OPT_SWITCH && *(const bool *)at ? "" : text);
+	free(text);
+	return text != NULL;
 }
 
 char *dtp_told_record(const struct dtp_args *args, size_t *len)
 {
 	char *buf = NULL;
 	FILE *f = open_memstream(&buf, len);
+	bool ok = true;
 
 	if (!f)
 		return NULL;
@@ -83,8 +50,8 @@ char *dtp_told_record(const struct dtp_args *args, size_t *len)
 		put(f, "the word", args->word[i]);
 	for (int i = 0; i < dtp_noptions; i++)
 		if ((args->given | args->preset) >> i & 1 && !dtp_options[i].may_differ)
-			put_option(f, &dtp_options[i], args);
-	if (!fclose(f))
+			ok = put_option(f, &dtp_options[i], args) && ok;
+	if (!fclose(f) && ok)
 		return buf;
 	free(buf);
 	return NULL;

@@ -12,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PLANS, SETTINGS, WEIGHTS, NITEMS = WEIGHTS + DTP_COMPONENTS };
+enum { PLANS, SETTINGS, EMBEDS, LORA, WEIGHTS, NITEMS = WEIGHTS + DTP_COMPONENTS };
+_Static_assert(NITEMS == DTP_NPARTS, "agree.h has room for each");
 
 /* ---- what this rank has */
 
@@ -33,13 +34,6 @@ static enum dtp_code add_plan(struct dtp_hash *h, const struct dtp_tree *tree, s
 	return rc;
 }
 
-static enum dtp_code hash_plans(const struct dtp_pipeline *p, struct dtp_hash *h, struct dtp_err *err)
-{
-	enum dtp_code rc = add_plan(h, &p->transformer.tree, err);
-
-	return rc || p->embeds.length ? rc : add_plan(h, &p->text.tree, err);
-}
-
 /* Whatever opening reads besides the checkpoints. */
 static enum dtp_code hash_settings(const struct dtp_pipeline *p, struct dtp_hash *h, struct dtp_err *err)
 {
@@ -55,20 +49,42 @@ static enum dtp_code hash_settings(const struct dtp_pipeline *p, struct dtp_hash
 		rc = dtp_hash_add_file(h, path, err);
 	}
 	snprintf(path, sizeof path, "%s/config.json", p->transformer_config);
-	rc = rc ? rc : dtp_hash_add_file(h, path, err);
-	return rc || !p->embeds.length ? rc : dtp_st_hash(&p->embeds.st, h, err);
+	return rc ? rc : dtp_hash_add_file(h, path, err);
 }
 
-/* Ranks of a sharded folder read different files: each has checked that it is one of those that its manifest names. */
+/* The text encoder's own plan goes with it: nobody chooses that by itself.  Ranks of a sharded folder read different files: each has checked that it is one of those that its manifest names. */
 static enum dtp_code hash_weights(const struct dtp_pipeline *p, const struct dtp_component *c, struct dtp_hash *h,
 				  struct dtp_err *err)
 {
-	if (c->tree == &p->transformer.tree && p->lora && dtp_lora_hash(p->lora, h, err))
+	if (c->tree == &p->text.tree && !c->absent && add_plan(h, c->tree, err))
 		return err->code;
 	if (!dtp_shards_part(p->shards, c->name))
 		return dtp_st_hash(&c->st, h, err);
 	dtp_hash_add(h, p->shards->id, sizeof p->shards->id);
 	return DTP_OK;
+}
+
+/* Whether the pipeline has it at all: what it lacks has the digest of nothing. */
+static bool has_item(const struct dtp_pipeline *p, int item)
+{
+	return item == EMBEDS ? p->embeds.length > 0 : item == LORA ? p->lora != NULL
+		: item < WEIGHTS || !p->component[item - WEIGHTS].absent;
+}
+
+static enum dtp_code hash_item(const struct dtp_pipeline *p, int item, struct dtp_hash *h, struct dtp_err *err)
+{
+	switch (item) {
+	case PLANS:
+		return add_plan(h, &p->transformer.tree, err);
+	case SETTINGS:
+		return hash_settings(p, h, err);
+	case EMBEDS:
+		return p->embeds.length ? dtp_st_hash(&p->embeds.st, h, err) : DTP_OK;
+	case LORA:
+		return p->lora ? dtp_lora_hash(p->lora, h, err) : DTP_OK;
+	default:
+		return hash_weights(p, &p->component[item - WEIGHTS], h, err);
+	}
 }
 
 static enum dtp_code make_digests(const struct dtp_pipeline *p, struct dtp_digest out[NITEMS], struct dtp_err *err)
@@ -77,26 +93,24 @@ static enum dtp_code make_digests(const struct dtp_pipeline *p, struct dtp_diges
 
 	for (int i = 0; i < NITEMS; i++) {
 		dtp_hash_begin(&h);
-		enum dtp_code rc = i == PLANS ? hash_plans(p, &h, err)
-				   : i == SETTINGS ? hash_settings(p, &h, err)
-						   : hash_weights(p, &p->component[i - WEIGHTS], &h, err);
-		if (rc)
-			return rc;
+		if (hash_item(p, i, &h, err))
+			return err->code;
 		dtp_hash_end(&h, &out[i]);
 	}
 	return DTP_OK;
 }
 
-enum dtp_code dtp_pipeline_digest(const struct dtp_pipeline *p, struct dtp_digest *out, struct dtp_err *err)
+enum dtp_code dtp_pipeline_parts(const struct dtp_pipeline *p, struct dtp_part out[DTP_NPARTS], struct dtp_err *err)
 {
+	static const char *const keys[WEIGHTS] = {"plan", "configuration", "prompt_embeds", "lora"};
 	struct dtp_digest all[NITEMS];
-	struct dtp_hash h;
 
 	if (make_digests(p, all, err))
 		return err->code;
-	dtp_hash_begin(&h);
-	dtp_hash_add(&h, all, sizeof all);
-	dtp_hash_end(&h, out);
+	for (int i = 0; i < NITEMS; i++) {
+		out[i] = (struct dtp_part){.key = i < WEIGHTS ? keys[i] : p->component[i - WEIGHTS].name, .present = has_item(p, i)};
+		dtp_digest_text(&all[i], out[i].sha256);
+	}
 	return DTP_OK;
 }
 
@@ -135,11 +149,14 @@ static void name_item(const struct dtp_pipeline *p, int item, char *buf, size_t 
 		snprintf(buf, size, "plan (%s)", p->plan.source);
 	} else if (item == SETTINGS) {
 		snprintf(buf, size, "configuration or tokenizer (folder '%s')", p->model);
+	} else if (item == EMBEDS) {
+		snprintf(buf, size, "encoded prompt ('%s')", p->embeds.length ? p->embeds.st.files[0].path : "");
+	} else if (item == LORA) {
+		snprintf(buf, size, "LoRA");
 	} else {
 		const struct dtp_component *c = &p->component[item - WEIGHTS];
-		snprintf(buf, size, "%s ('%s'%s%s)", c->name, c->st.nfiles ? c->st.files[0].path : "",
-			 c->st.nfiles > 1 ? " and its other files" : "",
-			 c->tree == &p->transformer.tree && p->lora ? ", LoRA" : "");
+		snprintf(buf, size, "%s ('%s'%s)", c->name, c->st.nfiles ? c->st.files[0].path : "",
+			 c->st.nfiles > 1 ? " and its other files" : "");
 	}
 }
 

@@ -12,6 +12,13 @@
  * differ from most (from rank 0 where neither are most) with a message that names what, its file and both checksums; on the
  * others with err->secondary set. */
 enum dtp_code dtp_pipeline_agree(const struct dtp_pipeline *p, struct dtp_comm *world, struct dtp_err *err);
-/* One checksum of all that is compared: tells a model with its plan from another. */
-enum dtp_code dtp_pipeline_digest(const struct dtp_pipeline *p, struct dtp_digest *out, struct dtp_err *err);
+
+/* What is compared, part by part: tells a model with its plan from another. */
+#define DTP_NPARTS 7
+struct dtp_part {
+	const char *key;              /* "plan", "configuration", "prompt_embeds", "lora", "text_encoder", "transformer", "vae" */
+	bool present;                 /* the pipeline has one */
+	char sha256[DTP_DIGEST_TEXT];
+};
+enum dtp_code dtp_pipeline_parts(const struct dtp_pipeline *p, struct dtp_part out[DTP_NPARTS], struct dtp_err *err);
 #endif

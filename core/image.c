@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "image.h"
 #include "file.h"
+#include "infile.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -42,15 +43,25 @@ static void flush_data(png_structp png)
 	(void)png; /* dtp_outfile_commit flushes */
 }
 
-static void set_text(png_structp png, png_infop info, const char *const (*text)[2], int ntext)
+static bool is_ascii(const char *s)
+{
+	while (*s && !(*s & 0x80))
+		s++;
+	return !*s;
+}
+
+static void set_text(png_structp png, png_infop info, const struct dtp_png_text *text, int ntext)
 {
 	for (int i = 0; i < ntext; i++) {
+		bool plain = text[i].plain && is_ascii(text[i].value);
+		size_t n = strlen(text[i].value);
 		char empty[] = "";
 		png_text t = {
-			.compression = PNG_ITXT_COMPRESSION_NONE,
-			.key = (png_charp)text[i][0], /* libpng copies both and lacks the const */
-			.text = (png_charp)text[i][1],
-			.itxt_length = strlen(text[i][1]),
+			.compression = plain ? PNG_TEXT_COMPRESSION_NONE : PNG_ITXT_COMPRESSION_NONE,
+			.key = (png_charp)(uintptr_t)text[i].key, /* libpng copies both and lacks the const */
+			.text = (png_charp)(uintptr_t)text[i].value,
+			.text_length = plain ? n : 0,
+			.itxt_length = plain ? 0 : n,
 			.lang = empty,
 			.lang_key = empty,
 		};
@@ -60,7 +71,7 @@ static void set_text(png_structp png, png_infop info, const char *const (*text)[
 
 /* Alone in its function: what it changes after setjmp is not looked at after longjmp. */
 static bool write_png(png_structp png, png_infop info, struct target *t, const uint8_t *rgb, int64_t height, int64_t width,
-		      const char *const (*text)[2], int ntext)
+		      const struct dtp_png_text *text, int ntext)
 {
 	if (setjmp(png_jmpbuf(png)))
 		return false;
@@ -77,7 +88,7 @@ static bool write_png(png_structp png, png_infop info, struct target *t, const u
 }
 
 enum dtp_code dtp_png_write(const char *path, const uint8_t *rgb, int64_t height, int64_t width,
-			    const char *const (*text)[2], int ntext, struct dtp_err *err)
+			    const struct dtp_png_text *text, int ntext, struct dtp_err *err)
 {
 	struct dtp_outfile out;
 	int64_t row;
@@ -97,4 +108,112 @@ enum dtp_code dtp_png_write(const char *path, const uint8_t *rgb, int64_t height
 		return dtp_outfile_commit(&out, err);
 	dtp_outfile_abandon(&out);
 	return dtp_fail(err, DTP_FAILED, "cannot write '%s': %s", path, t.why[0] ? t.why : "out of memory");
+}
+
+/* ---- reading texts */
+
+#define MAX_FILE_BYTES ((size_t)1 << 31)
+#define MAX_SIDE 65536 /* of a picture whose texts are read: its rows pass through memory one by one */
+#define MAX_CHUNKS 1000 /* texts and others that libpng keeps */
+
+struct source {
+	const char *bytes;
+	size_t n, at;
+	const char *key;
+	char *value; /* out */
+	char why[128];
+};
+
+static void on_read_error(png_structp png, png_const_charp message)
+{
+	struct source *s = png_get_error_ptr(png);
+
+	if (!s->why[0])
+		snprintf(s->why, sizeof s->why, "%s", message);
+	png_longjmp(png, 1);
+}
+
+static void read_data(png_structp png, png_bytep data, size_t n)
+{
+	struct source *s = png_get_io_ptr(png);
+
+	if (n > s->n - s->at)
+		png_error(png, "the file is truncated");
+	memcpy(data, s->bytes + s->at, n);
+	s->at += n;
+}
+
+/* A text of our keyword that is in info.  libpng limits what it unpacks, not what lies in the file as it is. */
+static bool take_text(png_structp png, png_infop info, struct source *s)
+{
+	png_textp text;
+	int n = 0;
+
+	png_get_text(png, info, &text, &n);
+	for (int i = 0; i < n && !s->value; i++)
+		if (!strcmp(text[i].key, s->key) && text[i].text && strlen(text[i].text) <= DTP_PNG_MAX_TEXT && !(s->value = strdup(text[i].text)))
+			png_error(png, "out of memory");
+	return s->value != NULL;
+}
+
+/* What stands behind the pixels is found by reading these, row by row. */
+static void skip_pixels(png_structp png, png_infop info)
+{
+	int passes = png_set_interlace_handling(png);
+	png_uint_32 height = png_get_image_height(png, info);
+
+	png_start_read_image(png);
+	for (int p = 0; p < passes; p++)
+		for (png_uint_32 y = 0; y < height; y++)
+			png_read_row(png, NULL, NULL);
+}
+
+/* Alone in its function: what it changes after setjmp is not looked at after longjmp. */
+static bool read_text(png_structp png, png_infop info, struct source *s)
+{
+	if (setjmp(png_jmpbuf(png)))
+		return false;
+	png_set_read_fn(png, s, read_data);
+	png_set_user_limits(png, MAX_SIDE, MAX_SIDE);
+	png_set_chunk_malloc_max(png, DTP_PNG_MAX_TEXT);
+	png_set_chunk_cache_max(png, MAX_CHUNKS);
+	png_read_info(png, info);
+	if (take_text(png, info, s))
+		return true;
+	skip_pixels(png, info);
+	png_read_end(png, info);
+	take_text(png, info, s);
+	return true;
+}
+
+enum dtp_code dtp_png_find_text(const char *name, const void *bytes, size_t n, const char *key, char **value, struct dtp_err *err)
+{
+	struct source s = {.bytes = bytes, .n = n, .key = key};
+
+	*value = NULL;
+	if (n < sizeof DTP_PNG_MAGIC - 1 || memcmp(bytes, DTP_PNG_MAGIC, sizeof DTP_PNG_MAGIC - 1))
+		return dtp_fail(err, DTP_REFUSED, "'%s' is no PNG file", name);
+	png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &s, on_read_error, on_warning);
+	png_infop info = png ? png_create_info_struct(png) : NULL;
+	bool ok = info && read_text(png, info, &s);
+	png_destroy_read_struct(&png, &info, NULL);
+	*value = s.value;
+	if (ok)
+		return DTP_OK;
+	free(s.value);
+	*value = NULL;
+	return dtp_fail(err, s.why[0] ? DTP_REFUSED : DTP_FAILED, "'%s' is a damaged PNG file: %s", name, s.why[0] ? s.why : "out of memory");
+}
+
+enum dtp_code dtp_png_read_text(const char *path, const char *key, char **value, struct dtp_err *err)
+{
+	char *bytes;
+	size_t n;
+
+	*value = NULL;
+	if (dtp_infile_read(path, "a PNG file", MAX_FILE_BYTES, &bytes, &n, err))
+		return err->code;
+	enum dtp_code rc = dtp_png_find_text(path, bytes, n, key, value, err);
+	free(bytes);
+	return rc;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "picture.h"
+#include "image.h"
 #include "image_internal.h"
 #include "infile.h"
 
@@ -74,7 +75,7 @@ struct format {
 };
 #define MAGIC(at, s) at, s, sizeof s - 1
 static const struct format formats[] = {
-	{"PNG", MAGIC(0, "\x89PNG\r\n\x1a\n"), dtp_png_decode},
+	{"PNG", MAGIC(0, DTP_PNG_MAGIC), dtp_png_decode},
 	{"JPEG", MAGIC(0, "\xff\xd8\xff"), dtp_jpeg_decode},
 	{"WebP", MAGIC(8, "WEBP"), dtp_webp_decode},
 	{"GIF", MAGIC(0, "GIF8"), NULL},

@@ -422,6 +422,11 @@ bool dtp_pipeline_guided(const struct dtp_pipeline *p)
 	return !p->distilled;
 }
 
+bool dtp_pipeline_embeds_guidance(const struct dtp_pipeline *p)
+{
+	return p->transformer.config.guidance_embeds;
+}
+
 bool dtp_pipeline_has_system(const struct dtp_pipeline *p)
 {
 	return p->text.family && dtp_prompt_has_system(p->text.family->chat);

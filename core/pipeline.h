@@ -85,6 +85,7 @@ const char *dtp_pipeline_class(const struct dtp_pipeline *p);  /* "Flux2KleinPip
 bool dtp_pipeline_guided(const struct dtp_pipeline *p);        /* false: distilled, guidance_scale has no effect */
 /* Forward passes per step: 2 with classifier-free guidance, which an undistilled klein has at scales above 1. */
 int dtp_pipeline_passes(const struct dtp_pipeline *p, const struct dtp_request *r);
+bool dtp_pipeline_embeds_guidance(const struct dtp_pipeline *p); /* the transformer is told the scale: one pass a step all the same */
 bool dtp_pipeline_has_system(const struct dtp_pipeline *p);    /* the prompt's template has a system message */
 const char *dtp_pipeline_plan(const struct dtp_pipeline *p);   /* the transformer plan's source */
 const char *dtp_pipeline_builtin(const struct dtp_pipeline *p);/* name of the family's own plan: "flux2" */

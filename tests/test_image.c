@@ -69,9 +69,11 @@ static void png_write_round_trip(void **state)
 static void png_write_text(void **state)
 {
 	static char longer[20001];
-	static const char *const text[][2] = {
-		{"prompt", "ein Füchslein 🦊 im Schnee\nzweite Zeile"}, {"seed", "42"}, {"empty", ""}, {"long", longer},
+	static const struct dtp_png_text text[] = {
+		{"prompt", "ein Füchslein 🦊 im Schnee\nzweite Zeile", true}, {"seed", "42", false}, {"empty", "", false},
+		{"long", longer, false}, {"plain", "a\nb", true},
 	};
+	char *found;
 	const uint8_t rgb[3] = {1, 2, 3};
 	struct dtp_err err = DTP_ERR_INIT;
 	char path[600];
@@ -80,16 +82,93 @@ static void png_write_text(void **state)
 	(void)state;
 	memset(longer, 'x', sizeof longer - 1);
 	snprintf(path, sizeof path, "%s/text.png", temp_dir());
-	assert_int_equal(dtp_png_write(path, rgb, 1, 1, text, 4, &err), DTP_OK);
+	assert_int_equal(dtp_png_write(path, rgb, 1, 1, text, 5, &err), DTP_OK);
 	struct picture p = read_png(path);
 	png_get_text(p.png, p.info, &got, &n);
-	assert_int_equal(n, 4);
+	assert_int_equal(n, 5);
 	for (int i = 0; i < n; i++) {
-		assert_string_equal(got[i].key, text[i][0]);
-		assert_string_equal(got[i].text, text[i][1]);
-		assert_int_equal(got[i].compression, PNG_ITXT_COMPRESSION_NONE);
+		assert_string_equal(got[i].key, text[i].key);
+		assert_string_equal(got[i].text, text[i].value);
+		assert_int_equal(got[i].compression, i == 4 ? PNG_TEXT_COMPRESSION_NONE : PNG_ITXT_COMPRESSION_NONE);
+		assert_int_equal(dtp_png_read_text(path, text[i].key, &found, &err), DTP_OK);
+		assert_string_equal(found, text[i].value);
+		free(found);
 	}
+	assert_int_equal(dtp_png_read_text(path, "Prompt", &found, &err), DTP_OK);
+	assert_null(found);
 	png_destroy_read_struct(&p.png, &p.info, NULL);
+}
+
+/* Texts that an editor has put behind the pixels, of a picture in passes. */
+static void png_text_behind_the_pixels(void **state)
+{
+	static uint8_t row[64 * 3];
+	char path[600], *found, key[] = "late", value[] = "after all";
+	png_text text = {.compression = PNG_TEXT_COMPRESSION_zTXt, .key = key, .text = value, .text_length = strlen(value)};
+	struct dtp_err err = DTP_ERR_INIT;
+	png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, NULL, NULL, NULL);
+	png_infop info = png_create_info_struct(png);
+	FILE *f;
+
+	(void)state;
+	snprintf(path, sizeof path, "%s/late.png", temp_dir());
+	f = fopen(path, "wb");
+	assert_non_null(f);
+	png_init_io(png, f);
+	png_set_IHDR(png, info, 64, 33, 8, PNG_COLOR_TYPE_RGB, PNG_INTERLACE_ADAM7, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+	png_write_info(png, info);
+	for (int pass = png_set_interlace_handling(png); pass > 0; pass--)
+		for (int y = 0; y < 33; y++)
+			png_write_row(png, row);
+	png_set_text(png, info, &text, 1);
+	png_write_end(png, info);
+	png_destroy_write_struct(&png, &info);
+	fclose(f);
+	assert_int_equal(dtp_png_read_text(path, "late", &found, &err), DTP_OK);
+	assert_non_null(found);
+	assert_string_equal(found, value);
+	free(found);
+}
+
+static void png_text_of_bad_files(void **state)
+{
+	const uint8_t rgb[3] = {1, 2, 3};
+	struct dtp_err err = DTP_ERR_INIT;
+	size_t large = DTP_PNG_MAX_TEXT + 1, n;
+	char path[600], *value = malloc(large + 1), *bytes, *found;
+	const struct dtp_png_text text[] = {{"small", "x", false}, {"large", value, false}};
+	FILE *f;
+
+	(void)state;
+	memset(value, 'v', large);
+	value[large] = '\0';
+	snprintf(path, sizeof path, "%s/large.png", temp_dir());
+	assert_int_equal(dtp_png_write(path, rgb, 1, 1, text, 2, &err), DTP_OK);
+	assert_int_equal(dtp_png_read_text(path, "large", &found, &err), DTP_OK);
+	assert_null(found);
+	assert_int_equal(dtp_png_read_text(path, "small", &found, &err), DTP_OK);
+	assert_string_equal(found, "x");
+	free(found);
+	assert_int_equal(dtp_png_write(path, rgb, 1, 1, text, 1, &err), DTP_OK);
+	f = fopen(path, "rb");
+	assert_non_null(f);
+	bytes = malloc(1000);
+	n = fread(bytes, 1, 1000, f);
+	fclose(f);
+	/* whatever the length at which it is cut: no text is found without a whole file but one that stood before the cut */
+	for (size_t i = 0; i < n; i++) {
+		enum dtp_code rc = dtp_png_find_text("cut", bytes, i, "none", &found, &err);
+		assert_int_equal(rc, DTP_REFUSED);
+		assert_null(found);
+	}
+	assert_int_equal(dtp_png_find_text("whole", bytes, n, "none", &found, &err), DTP_OK);
+	assert_null(found);
+	bytes[n - 14] ^= 1; /* in the checksum of the pixels */
+	assert_int_equal(dtp_png_find_text("changed", bytes, n, "none", &found, &err), DTP_REFUSED);
+	assert_int_equal(dtp_png_find_text("other", "GIF89a..", 8, "none", &found, &err), DTP_REFUSED);
+	assert_message(&err, DTP_REFUSED, "'other' is no PNG file", NULL);
+	free(bytes);
+	free(value);
 }
 
 static int files_in(const char *dir)
@@ -105,7 +184,7 @@ static int files_in(const char *dir)
 
 static void png_write_refused(void **state)
 {
-	static const char *const bad[][2] = {{"", "empty keyword"}};
+	static const struct dtp_png_text bad[] = {{"", "empty keyword", false}};
 	const uint8_t rgb[3] = {0};
 	struct dtp_err err = DTP_ERR_INIT;
 	char dir[600], path[700];
@@ -162,6 +241,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(png_write_round_trip),
 		cmocka_unit_test(png_write_text),
+		cmocka_unit_test(png_text_behind_the_pixels),
+		cmocka_unit_test(png_text_of_bad_files),
 		cmocka_unit_test(png_write_refused),
 		cmocka_unit_test(png_write_full_disk),
 	};

@@ -63,7 +63,7 @@ single "$dir/x.png" --prompt "a house" --seed 18446744073709551615 --steps 3 --m
 same "$dir/x.png" "$into/out/0003.png"
 single "$dir/x.png" --prompt "# not a comment" --seed 104
 same "$dir/x.png" "$into/out/0004.png"
-single "$dir/x.png" --prompt "the last" --steps 1 --seed 7
+single "$dir/x.png" --prompt "the last" --steps 1 --seed 7 --guidance-scale 2.5
 same "$dir/x.png" "$into/out/0005.png"
 single "$dir/x.png" --prompt " no line break" --seed 106
 same "$dir/x.png" "$into/out/0006.png"

@@ -314,10 +314,10 @@ slow_rank
 # draws NAME SHELL: the run goes on without a stream that it has no need of.
 draws() {
 	case_ "fault_$1" || return
-	"$DIFFTP" --model $model --prompt x --height 64 --width 64 --steps 1 --max-sequence-length 32 --seed 1 -q \
+	"$DIFFTP" --model $model --prompt x --height 64 --width 64 --steps 1 --max-sequence-length 32 --seed 1 -q --no-metadata \
 		-o "$dir/whole.png" || fail "it does not draw at all"
 	sh -c "$2" sh "$DIFFTP" --model $model --prompt x --height 64 --width 64 --steps 1 --max-sequence-length 32 --seed 1 \
-		--tp-degree 2 -o "$dir/out/x.png" 2>"$dir/stderr"
+		--no-metadata --tp-degree 2 -o "$dir/out/x.png" 2>"$dir/stderr"
 	rc=$?
 	[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
 	cmp "$dir/whole.png" "$dir/out/x.png" || fail "another picture"

@@ -37,8 +37,8 @@ draw="--model $model --prompt fox --steps 1 --max-sequence-length 32 --seed 1"
 	done_
 
 	case_ order_matters
-	"$DIFFTP" $draw --height 64 --width 64 --image $a --image $b -o "$dir/ab.png" -q
-	"$DIFFTP" $draw --height 64 --width 64 --image $b --image $a -o "$dir/ba.png" -q
+	"$DIFFTP" $draw --height 64 --width 64 --image $a --image $b -o "$dir/ab.png" -q --no-metadata
+	"$DIFFTP" $draw --height 64 --width 64 --image $b --image $a -o "$dir/ba.png" -q --no-metadata
 	cmp -s "$dir/ab.png" "$dir/ba.png" && fail "the pictures are equal"
 	done_
 

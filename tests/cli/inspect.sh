@@ -172,7 +172,7 @@ done_
 rm -rf "$m"
 
 # ---- refusals
-refuse no_path 'nothing to inspect: name a safetensors file or a folder' inspect
+refuse no_path 'nothing to inspect: name a safetensors file, a folder, or a PNG file of difftp' inspect
 refuse missing_path "cannot open '$dir/none': No such file or directory" inspect "$dir/none"
 refuse folder_without_files "'tests/cli' holds no safetensors files, and neither do the folders in it" inspect tests/cli
 refuse no_safetensors_file "'$model/model_index.json' is no safetensors file: " inspect $model/model_index.json

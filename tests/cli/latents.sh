@@ -12,10 +12,10 @@ short="--steps 1 --max-sequence-length 512 --seed 7"
 		case_ "decode_$1_$3_is_the_runs_picture"
 		for type in png latent; do
 			[ $type = png ] && out=$dir/$1-$3.png || out=$dir/$1-$3.safetensors
-			"$DIFFTP" --model $2 --prompt fox --height 96 --width 64 $short --dtype $3 --output-type $type -o "$out" -q ||
+			"$DIFFTP" --model $2 --prompt fox --height 96 --width 64 $short --dtype $3 --output-type $type --no-metadata -o "$out" -q ||
 				fail "exit code $? of the run"
 		done
-		"$DIFFTP" decode "$dir/$1-$3.safetensors" --model $2 -o "$dir/decoded.png" -q 2>"$dir/err" || fail "exit code $?: $(cat "$dir/err")"
+		"$DIFFTP" decode "$dir/$1-$3.safetensors" --model $2 --no-metadata -o "$dir/decoded.png" -q 2>"$dir/err" || fail "exit code $?: $(cat "$dir/err")"
 		cmp "$dir/$1-$3.png" "$dir/decoded.png" >/dev/null || fail "another picture"
 		[ ! -s "$dir/err" ] || fail "--quiet says: $(cat "$dir/err")"
 		done_
@@ -46,7 +46,8 @@ short="--steps 1 --max-sequence-length 512 --seed 7"
 	"$TESTBIN/tool_damage" tensor "$dir/bare.safetensors" __metadata__ height - || echo "tool_damage failed"
 	refuse decode_packed_without_metadata "'$dir/bare.safetensors' holds 24 packed tokens and its metadata name no height and width: give --height and --width, which are 16 times the tokens of a column and of a row$" \
 		decode "$dir/bare.safetensors" --model $dev
-	expect decode_packed_with_a_size 0 '^$' '\(64x96\)$' decode "$dir/bare.safetensors" --model $dev --height 96 --width 64 -o "$dir/x.png"
+	expect decode_packed_with_a_size 0 '^$' '\(64x96\)$' decode "$dir/bare.safetensors" --model $dev --height 96 --width 64 --no-metadata \
+		-o "$dir/x.png"
 	cmp "$dir/x.png" "$dir/dev-bf16.png" >/dev/null || echo "not ok decode_packed_with_a_size_draws_the_same"
 
 	cp "$k" "$dir/other.safetensors"

@@ -219,7 +219,7 @@ plan --model $model --tp-degree 2 --tp-plan "$dir/emitted.json" --emit "$dir/aga
 cmp "$dir/emitted.json" "$dir/again.json" || fail "written again it differs"
 for p in '' "--tp-plan $dir/emitted.json"; do
 	# shellcheck disable=SC2086
-	"$DIFFTP" --model $model --prompt x --seed 1 --tp-degree 2 -q -o "$dir/p${p:+q}.png" --steps 1 $small $p || fail "$p is refused"
+	"$DIFFTP" --model $model --prompt x --seed 1 --tp-degree 2 -q --no-metadata -o "$dir/p${p:+q}.png" --steps 1 $small $p || fail "$p is refused"
 done
 cmp "$dir/p.png" "$dir/pq.png" || fail "the pictures differ"
 done_

@@ -13,7 +13,7 @@ draw() {
 	out=$1
 	shift
 	rm -f "$dir/$out"
-	"$DIFFTP" --prompt fox --height 64 --width 64 --steps 2 --seed 1 --max-sequence-length 32 -o "$dir/$out" "$@" \
+	"$DIFFTP" --prompt fox --height 64 --width 64 --steps 2 --seed 1 --max-sequence-length 32 --no-metadata -o "$dir/$out" "$@" \
 		>"$dir/stdout" 2>"$dir/stderr" </dev/null || fail "difftp $*: exit code $?: $(cat "$dir/stderr")"
 }
 same() { # the picture that was drawn last, and that of the model itself
