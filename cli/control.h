@@ -32,6 +32,7 @@ enum dtp_msg_type {
 	DTP_MSG_STAGE, /* n: phase; text: stage */
 	DTP_MSG_NOTE,  /* text */
 	DTP_MSG_WARN,  /* text */
+	DTP_MSG_PREVIEW, /* n: width, height; text: rgb */
 	DTP_MSG_IMAGE, /* n: width, height, seed, whether there is one; text: the file that holds it */
 	DTP_MSG_FAIL,  /* n: code, secondary, verdict; text: message */
 	DTP_MSG_DONE,  /* n: code */

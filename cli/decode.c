@@ -63,9 +63,9 @@ static enum dtp_code draw(const struct dtp_args *args, struct dtp_decoder *d, en
 		code = dtp_png_write(dtp_output_path(args), rgb, image.height, image.width, software, !args->no_metadata, err);
 	if (code == DTP_OK) {
 		snprintf(text, sizeof text, "wrote %s (%lldx%lld)", dtp_output_path(args), (long long)image.width, (long long)image.height);
-		dtp_progress_note(mon->arg, text);
 		dtp_progress_event(mon->arg, &(struct dtp_event){.kind = DTP_EVENT_IMAGE, .text = dtp_output_path(args),
 								 .width = (int)image.width, .height = (int)image.height});
+		dtp_progress_note(mon->arg, text);
 	}
 	free(rgb);
 	return code;
@@ -103,5 +103,6 @@ enum dtp_code dtp_cmd_decode(const struct dtp_args *args, char **argv, struct dt
 
 	(void)argv;
 	dtp_progress_init(&progress, stderr, args->progress, args->quiet);
+	dtp_progress_pictures(&progress, args);
 	return dtp_progress_close(&progress, decode(args, &progress, err), err);
 }

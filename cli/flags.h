@@ -94,7 +94,7 @@ struct dtp_args {
 	double guidance_scale, timeout, tflops, tolerance;
 	uint64_t seed;
 	int dtype, device, output_type, guidance_passes, launcher, progress;
-	bool exact_timesteps, keep_text_encoder, no_metadata, resume, json, quiet, suggest, diff, check, free_run, help, version;
+	bool exact_timesteps, keep_text_encoder, no_metadata, resume, show, preview, json, quiet, suggest, diff, check, free_run, help, version;
 	const char *from;
 	bool beside_whole; /* set by the command: see struct dtp_options */
 	const char *model_name;          /* model as it was given, once that has become a folder */

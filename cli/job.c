@@ -488,6 +488,7 @@ enum dtp_code dtp_job_run(const struct dtp_args *args, char **argv, bool writes,
 	if (dtp_worker_is_rank())
 		return run_rank(args, work, err);
 	dtp_progress_init(&progress, stderr, args->progress, args->quiet);
+	dtp_progress_pictures(&progress, args);
 	enum dtp_code code = start(args, writes, &place, &launch, err);
 	/* Of another launcher's job rank 0's process tells the end, unless it is another that has to say why. */
 	if (place.size > 1 && place.rank && !err->code)

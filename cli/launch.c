@@ -5,6 +5,7 @@
 #include "clock.h"
 #include "control.h"
 #include "gather.h"
+#include "pipeline.h"
 #include "supervise.h"
 
 #include <errno.h>
@@ -60,6 +61,15 @@ static void emit(struct job *j, int rank, enum dtp_event_kind kind, const char *
 	struct dtp_event e = {.kind = kind, .rank = rank, .phase = w->phase, .text = text, .done = w->done, .total = w->total};
 
 	emit_event(j, &e);
+}
+
+static void emit_preview(struct job *j, int rank, const struct dtp_msg *m)
+{
+	bool sound = m->n[0] <= DTP_MAX_SIDE && m->n[1] <= DTP_MAX_SIDE && m->text[0].len == 3 * m->n[0] * m->n[1];
+
+	if (sound)
+		emit_event(j, &(struct dtp_event){.kind = DTP_EVENT_PREVIEW, .rank = rank, .width = (int)m->n[0], .height = (int)m->n[1],
+						  .rgb = (const uint8_t *)m->text[0].p});
 }
 
 static void emit_image(struct job *j, int rank, const struct dtp_msg *m)
@@ -141,6 +151,8 @@ static void on_message(void *arg, int rank, const struct dtp_msg *m)
 		emit(j, rank, DTP_EVENT_NOTE, m->text[0].p);
 	else if (m->type == DTP_MSG_WARN)
 		emit(j, rank, DTP_EVENT_WARN, m->text[0].p);
+	else if (m->type == DTP_MSG_PREVIEW)
+		emit_preview(j, rank, m);
 	else if (m->type == DTP_MSG_IMAGE)
 		emit_image(j, rank, m);
 }

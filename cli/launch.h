@@ -24,16 +24,18 @@ enum dtp_event_kind {
 	DTP_EVENT_WARN,     /* text: a warning */
 	DTP_EVENT_STDOUT,   /* text: a line, without its newline, that a rank other than 0 wrote on its stdout ... */
 	DTP_EVENT_STDERR,   /* ... or stderr; rank 0 has this process's own */
-	DTP_EVENT_IMAGE     /* text: the name of a file that now holds an image of width x height, drawn from seed */
+	DTP_EVENT_IMAGE,    /* text: the name of a file that now holds an image of width x height, drawn from seed */
+	DTP_EVENT_PREVIEW   /* rgb: a picture of width x height of what is being drawn */
 };
 
 struct dtp_event {
 	enum dtp_event_kind kind;
 	int rank;
 	enum dtp_phase phase; /* of the rank at this moment */
-	const char *text;     /* valid during the call; NULL for PROGRESS */
+	const char *text;     /* valid during the call; NULL for PROGRESS and PREVIEW */
 	uint64_t done, total;
-	int width, height;    /* pixels, of an IMAGE */
+	int width, height;    /* pixels, of an IMAGE or PREVIEW */
+	const uint8_t *rgb;   /* [height, width, 3], valid during the call */
 	bool has_seed;        /* else the noise was given */
 	uint64_t seed;
 };

@@ -127,6 +127,12 @@ const struct dtp_option dtp_options[] = {
 	 .text = "how stderr tells what is being done: plain lines, or JSON objects for programs, one a line",
 	 .def = "auto: a line that is drawn again on a terminal, else plain"},
 
+	{.name = "show", .may_differ = true, .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_GENERATE | DTP_CMD_DECODE,
+	 .offset = AT(show), .text = "draw each picture in the terminal once it is written (graphics of kitty, iTerm2 or sixel, else half-blocks; "
+	 "needs libchafa)"},
+	{.name = "preview", .may_differ = true, .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_GENERATE,
+	 .offset = AT(preview), .text = "draw after each step what the picture is going to be, cheaply and coarsely, in the same ways"},
+
 	{.name = "tp-degree", .aliases = "tp", .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK | DTP_CMD_SHARD | DTP_CMD_RECIPE,
 	 .offset = AT(tp_degree), .env = "DIFFTP_TP_DEGREE", .value = "N", .min = 1, .max = 1024,
 	 .text = "ranks (processes) that share every layer; must divide the transformer's heads", .def = "1; of a sharded folder its own"},

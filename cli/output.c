@@ -46,9 +46,9 @@ enum dtp_code dtp_output_write_as(const struct dtp_drawn *d, const char *path, c
 		snprintf(seed, sizeof seed, "seed %" PRIu64, image->seed);
 		snprintf(text, sizeof text, "wrote %s (%" PRId64 "x%" PRId64 "%s, %s)", path, image->width, image->height,
 			 image->rgb ? "" : " latents", r->request.noise ? "given noise" : seed);
-		r->mon->note(r->mon->arg, text);
 		dtp_worker_image(r->worker, path, image->width, image->height,
 				 r->request.noise ? NULL : &image->seed);
+		r->mon->note(r->mon->arg, text);
 	}
 	return code;
 }

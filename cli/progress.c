@@ -2,6 +2,7 @@
 #include "progress.h"
 
 #include "clock.h"
+#include "picture.h"
 #include "units.h"
 
 #include <limits.h>
@@ -13,8 +14,10 @@
 #define REDRAW_SECONDS 0.1 /* faster than the eye reads is wasted on slow links */
 #define PLAIN_SECONDS 5.0
 #define JSON_SECONDS 0.5
+#define PREVIEW_LINES 16
+#define SHOW_LINES 40
 
-static int width(int fd)
+int dtp_progress_columns(FILE *f)
 {
 	const char *columns = getenv("COLUMNS");
 	struct winsize size;
@@ -22,7 +25,7 @@ static int width(int fd)
 
 	if (n > 0 && n <= 1000)
 		return (int)n;
-	return !ioctl(fd, TIOCGWINSZ, &size) && size.ws_col ? size.ws_col : 80;
+	return !ioctl(fileno(f), TIOCGWINSZ, &size) && size.ws_col ? size.ws_col : 80;
 }
 
 bool dtp_progress_redraws(FILE *f)
@@ -43,7 +46,7 @@ void dtp_progress_init(struct dtp_progress *p, FILE *f, int mode, bool quiet)
 		.quiet = quiet,
 		.redraw = able && mode == DTP_ARG_PROGRESS_AUTO,
 		.colour = able && !(no_colour && *no_colour),
-		.columns = width(fileno(f)),
+		.columns = dtp_progress_columns(f),
 		.now = dtp_seconds,
 	};
 }
@@ -119,6 +122,8 @@ void dtp_progress_end(struct dtp_progress *p)
 enum dtp_code dtp_progress_close(struct dtp_progress *p, enum dtp_code code, struct dtp_err *err)
 {
 	dtp_progress_end(p);
+	dtp_screen_close(p->screen);
+	p->screen = NULL;
 	if (p->mode == DTP_ARG_PROGRESS_JSON) {
 		dtp_progress_json_end(p, code, err);
 		err->code = DTP_OK;
@@ -158,6 +163,7 @@ static void print(struct dtp_progress *p, const char *event, int rank, const cha
 		return;
 	}
 	dtp_progress_end(p);
+	p->picture_lines = 0; /* it scrolls away */
 	if (rank >= 0)
 		fprintf(p->f, "rank %d: ", rank);
 	if (!strcmp(event, "warning"))
@@ -167,6 +173,52 @@ static void print(struct dtp_progress *p, const char *event, int rank, const cha
 	if (again)
 		draw(p, "progress");
 	fflush(p->f);
+}
+
+void dtp_progress_pictures(struct dtp_progress *p, const struct dtp_args *args)
+{
+	char why[300] = "progress is told to programs", text[400];
+	bool asked = DTP_GIVEN(args, show) || DTP_GIVEN(args, preview);
+
+	if (!args->show && !args->preview)
+		return;
+	if (p->mode != DTP_ARG_PROGRESS_JSON)
+		p->screen = dtp_screen_open(p->f, why, sizeof why);
+	p->show = p->screen && args->show;
+	p->preview = p->screen && args->preview;
+	if (p->screen || !asked)
+		return;
+	snprintf(text, sizeof text, "--%s has no effect: %s", args->preview ? "preview" : "show", why);
+	dtp_progress_warn(p, text);
+}
+
+/* In the place of the preview before it, if that still stands there. */
+static void draw_picture(struct dtp_progress *p, const uint8_t *rgb, int width, int height, int lines)
+{
+	bool again = p->drawn;
+
+	dtp_progress_end(p);
+	if (p->picture_lines)
+		fprintf(p->f, "\033[%dA\033[J", p->picture_lines);
+	p->picture_lines = dtp_screen_draw(p->screen, rgb, width, height, lines);
+	if (again)
+		draw(p, "progress");
+}
+
+static void show_file(struct dtp_progress *p, const char *path)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_picture picture;
+	char text[400];
+
+	if (dtp_picture_read(path, &picture, &err)) {
+		snprintf(text, sizeof text, "not shown: %.350s", err.message);
+		dtp_progress_warn(p, text);
+		return;
+	}
+	draw_picture(p, picture.rgb, (int)picture.width, (int)picture.height, SHOW_LINES);
+	p->picture_lines = 0; /* it stays */
+	dtp_picture_free(&picture);
 }
 
 void dtp_progress_note(struct dtp_progress *p, const char *text)
@@ -232,7 +284,13 @@ void dtp_progress_event(void *arg, const struct dtp_event *e)
 	case DTP_EVENT_WARN:
 		print(p, "warning", e->rank ? e->rank : -1, e->text);
 		break;
+	case DTP_EVENT_PREVIEW:
+		if (p->preview && e->rank == 0)
+			draw_picture(p, e->rgb, e->width, e->height, PREVIEW_LINES);
+		break;
 	case DTP_EVENT_IMAGE: /* people have a note of it */
+		if (p->show)
+			show_file(p, e->text);
 		if (p->mode == DTP_ARG_PROGRESS_JSON && !p->quiet)
 			dtp_progress_json_image(p, e);
 		break;

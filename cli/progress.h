@@ -6,6 +6,7 @@
 
 #include "flags.h"
 #include "launch.h"
+#include "screen.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -17,6 +18,9 @@ struct dtp_progress {
 	bool redraw;        /* a terminal that can move its cursor */
 	bool colour;
 	int columns;
+	struct dtp_screen *screen; /* where pictures are drawn; NULL: nowhere */
+	bool show, preview; /* which: files that are complete, what is being drawn */
+	int picture_lines;  /* of a preview that stands right above the line; 0: none */
 	double (*now)(void);/* seconds, monotonic */
 	bool drawn;         /* the line stands on the screen */
 	char stage[128];    /* "load transformer", "step 3/4" */
@@ -28,8 +32,13 @@ struct dtp_progress {
 
 /* Whether a line on this stream can be drawn again: a terminal that is not dumb. */
 bool dtp_progress_redraws(FILE *f);
+/* The width of the terminal, or what COLUMNS says. */
+int dtp_progress_columns(FILE *f);
 /* From the stream and the environment (TERM, COLUMNS, NO_COLOR).  mode: enum dtp_arg_progress. */
 void dtp_progress_init(struct dtp_progress *p, FILE *f, int mode, bool quiet);
+/* From now on pictures are drawn too, if they can be.  Where they were asked for in this run (and not by a default) and cannot, a
+ * warning says why. */
+void dtp_progress_pictures(struct dtp_progress *p, const struct dtp_args *args);
 /* An event of a rank: the form of dtp_launch's on_event; arg is a struct dtp_progress. */
 void dtp_progress_event(void *arg, const struct dtp_event *event);
 void dtp_progress_note(struct dtp_progress *p, const char *text);

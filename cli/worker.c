@@ -128,6 +128,14 @@ static void on_warn(void *arg, const char *text)
 	say(arg, &m);
 }
 
+void dtp_worker_preview(struct dtp_worker *w, const uint8_t *rgb, int64_t width, int64_t height)
+{
+	struct dtp_msg m = {.type = DTP_MSG_PREVIEW, .n = {(uint64_t)width, (uint64_t)height},
+			    .text = {{(const char *)rgb, (size_t)(3 * width * height)}}};
+
+	say(w, &m);
+}
+
 void dtp_worker_image(struct dtp_worker *w, const char *path, int64_t width, int64_t height, const uint64_t *seed)
 {
 	struct dtp_msg m = dtp_msg_text(DTP_MSG_IMAGE, path);

@@ -27,6 +27,8 @@ bool dtp_worker_shares_processors(const struct dtp_worker *w, int rank); /* of i
 struct dtp_comm *dtp_worker_world(const struct dtp_worker *w);
 const struct dtp_monitor *dtp_worker_monitor(const struct dtp_worker *w);
 bool dtp_worker_finishing(const struct dtp_worker *w);       /* the run is to end after what is at hand; from any thread */
+/* A small picture of what is being drawn: rgb [height, width, 3]. */
+void dtp_worker_preview(struct dtp_worker *w, const uint8_t *rgb, int64_t width, int64_t height);
 /* An image is in its file.  seed: NULL if the noise was given. */
 void dtp_worker_image(struct dtp_worker *w, const char *path, int64_t width, int64_t height, const uint64_t *seed);
 const struct dtp_store *dtp_worker_store(const struct dtp_worker *w); /* shared by all ranks of the job */

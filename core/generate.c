@@ -199,6 +199,26 @@ static enum dtp_code draw_noise(struct dtp_run *r, int image, struct dtp_err *er
 	return DTP_OK;
 }
 
+/* For whoever watches: x - sigma * v, of the latents before and after a step, which are v * (sigma_after - sigma_before) apart.
+ * *before becomes what is after. */
+static void watch_step(struct dtp_run *r, struct dtp_tensor input, int i, float *before)
+{
+	int64_t n = r->tokens * r->channels;
+	float *after = malloc((size_t)n * sizeof *after), s0 = r->schedule.sigmas[i], s1 = r->schedule.sigmas[i + 1];
+
+	if (!after || r->ctx.be->ops->download(r->ctx.be, after, DTP_F32, dtp_run_latents(r, input), &r->ctx.err)) {
+		free(after);
+		return;
+	}
+	for (int64_t k = 0; k < n; k++) {
+		float expected = s1 > 0 ? after[k] - s1 * (after[k] - before[k]) / (s1 - s0) : after[k];
+		before[k] = after[k];
+		after[k] = expected;
+	}
+	r->p->watch(r->p->watch_arg, i, r->schedule.steps, after, r->h, r->w, r->channels);
+	free(after);
+}
+
 /* All steps of one image; the final latents [tokens, channels] end in r->host. */
 static enum dtp_code denoise(struct dtp_run *r, int image, const char *label, struct dtp_err *err)
 {
@@ -209,6 +229,7 @@ static enum dtp_code denoise(struct dtp_run *r, int image, const char *label, st
 	if (draw_noise(r, image, err))
 		return err->code;
 	struct dtp_tensor input = dtp_run_new_input(r);
+	bool watched = r->p->watch && r->tp->rank == 0;
 	for (int i = 0; i < r->schedule.steps && dtp_ok(&r->ctx); i++) {
 		struct timer t = phase_begin(r);
 		snprintf(text, sizeof text, "%s%sstep %d/%d", label, *label ? " " : "", i + 1, r->schedule.steps);
@@ -216,6 +237,8 @@ static enum dtp_code denoise(struct dtp_run *r, int image, const char *label, st
 		dtp_run_step(r, input, i);
 		r->ctx.be->ops->sync(r->ctx.be, &r->ctx.err);
 		phase_end(r, &t, "step");
+		if (watched && dtp_ok(&r->ctx))
+			watch_step(r, input, i, r->host);
 		mon->progress(mon->arg, (uint64_t)i + 1, (uint64_t)r->schedule.steps);
 	}
 	if (dtp_ok(&r->ctx))

@@ -447,3 +447,9 @@ int dtp_pipeline_reports(const struct dtp_pipeline *p, const struct dtp_phase_re
 	*out = p->report;
 	return p->nreports;
 }
+
+void dtp_pipeline_watch(struct dtp_pipeline *p, dtp_step_fn fn, void *arg)
+{
+	p->watch = fn;
+	p->watch_arg = arg;
+}

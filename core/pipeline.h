@@ -142,6 +142,11 @@ int dtp_pipeline_reports(const struct dtp_pipeline *p, const struct dtp_phase_re
  * than DTP_OK ends the run. */
 typedef enum dtp_code (*dtp_image_fn)(void *arg, const struct dtp_image *, struct dtp_err *);
 
+/* Sees a picture come about: on the first rank of each replica, after each step, the latents that the step expects at the end (those
+ * at hand without the noise that it believes is left), as packed tokens [h, w, channels]; valid during the call. */
+typedef void (*dtp_step_fn)(void *arg, int step, int steps, const float *tokens, int64_t h, int64_t w, int64_t channels);
+void dtp_pipeline_watch(struct dtp_pipeline *p, dtp_step_fn fn, void *arg); /* from the next image on; fn NULL: no more */
+
 /* Runs the request on this rank.  All ranks of the mesh call it with the same request; its images are divided over
  * mesh->dim[DTP_MESH_DP].  node_threads: threads that one rank may use while the others of its replica sleep. */
 enum dtp_code dtp_pipeline_run(struct dtp_pipeline *p, const struct dtp_request *r, struct dtp_backend *be,

@@ -69,6 +69,8 @@ struct dtp_pipeline {
 	const struct dtp_observer *observer;
 	bool streamed;
 	struct dtp_dump *stages;
+	dtp_step_fn watch;          /* NULL: nobody does */
+	void *watch_arg;
 	struct dtp_phase_report report[DTP_MAX_REPORTS];
 	int nreports;
 };

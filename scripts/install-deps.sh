@@ -5,9 +5,9 @@
 # --list prints the packages instead, one a line.
 set -eu
 
-# compiler and make; the libraries of the program
+# compiler and make; the libraries of the program, of which libchafa is opened when a picture is to be shown
 build="gcc g++ make pkg-config libdnnl-dev libgloo-dev libcjson-dev libpcre2-dev libutf8proc-dev libpng-dev
-libjpeg-dev libwebp-dev zlib1g-dev nettle-dev"
+libjpeg-dev libwebp-dev zlib1g-dev nettle-dev libchafa0"
 # the tests' framework, pgrep, mpirun, ip for two hosts in one, the validator of plans/schema.json
 test="libcmocka-dev procps openmpi-bin iproute2 python3-jsonschema"
 # libFuzzer, memcheck; a bare root, and a clone in it; a .deb and its check
