@@ -12,5 +12,7 @@ if [ ! -e $model/model_index.json ]; then
 	model=tests/models/klein-tiny size=256
 	echo "quickstart: tests/models/demo, the trained model, is not in this tree; $model has random weights and draws texture only" >&2
 fi
-./difftp --model $model --prompt "${1:-a red circle left of a blue square}" --tp-degree 2 --height $size --width $size -o out.png
+show=no
+[ ! -t 2 ] || show=yes
+./difftp --model $model --prompt "${1:-a red circle left of a blue square}" --tp-degree 2 --height $size --width $size --show=$show -o out.png
 echo "The picture is in $PWD/out.png"

@@ -50,6 +50,7 @@ Architecture: $arch
 Maintainer: $maintainer
 Installed-Size: $2
 Depends: $1
+Recommends: libchafa0
 Suggests: libnccl2, libcudnn9-cuda-12
 Section: graphics
 Priority: optional
