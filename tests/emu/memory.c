@@ -20,7 +20,7 @@ struct block {
 	size_t npages, size; /* bytes */
 	enum emu_memory kind;
 	int device;
-	bool alive;
+	bool alive, open;
 };
 
 /* Addresses are given out in ascending order: the array is sorted by them. */
@@ -31,7 +31,7 @@ static struct heap {
 } device_heap, pinned_heap;
 
 static struct sigaction former;
-static int opened;
+static size_t opened[65536], nopen; /* numbers of device blocks */
 
 static struct heap *heap_of(enum emu_memory kind)
 {
@@ -70,12 +70,30 @@ static bool within(const struct heap *h, const void *p)
 	return (const char *)p >= h->begin && (const char *)p < h->end;
 }
 
+static void protect(const struct block *b, int rights)
+{
+	if (mprotect(b->pages, b->npages - PAGE, rights)) /* the last page is never open */
+		emu_misuse("mprotect of %zu bytes failed", b->npages);
+}
+
+/* In deferred mode device memory opens when work first touches it, until the call that runs it gives the lock back. */
+static bool let_work_touch(struct block *b, const char *p)
+{
+	if (emu_mode() != EMU_DEFERRED || b->kind != EMU_DEVICE || !b->alive || b->open || p >= b->pages + b->npages - PAGE ||
+	    nopen == sizeof opened / sizeof opened[0])
+		return false;
+	protect(b, PROT_READ | PROT_WRITE);
+	b->open = true;
+	opened[nopen++] = (size_t)(b - device_heap.blocks);
+	return true;
+}
+
 /* A touch of what may not be touched. */
 static void touched(int number, siginfo_t *info, void *context)
 {
 	const char *p = info->si_addr, *who = emu_running();
 	char place[160];
-	const struct block *b;
+	struct block *b;
 
 	(void)context;
 	if (!within(&device_heap, p) && !within(&pinned_heap, p)) {
@@ -83,6 +101,8 @@ static void touched(int number, siginfo_t *info, void *context)
 		return;
 	}
 	b = any_block(p);
+	if (b && who && let_work_touch(b, p))
+		return;
 	if (!b)
 		snprintf(place, sizeof place, "%p, which lies behind an allocation or in none", (const void *)p);
 	else
@@ -117,34 +137,14 @@ static void start(void)
 	sigaction(SIGSEGV, &a, &former);
 }
 
-static bool host_may_touch(enum emu_memory kind)
-{
-	return kind == EMU_PINNED || emu_mode() != EMU_DEFERRED || opened;
-}
-
-static void protect(const struct block *b, int rights)
-{
-	if (mprotect(b->pages, b->npages - PAGE, rights)) /* the last page is never open */
-		emu_misuse("mprotect of %zu bytes failed", b->npages);
-}
-
-static void protect_heap(int rights)
-{
-	for (size_t i = 0; i < device_heap.n; i++)
-		if (device_heap.blocks[i].alive)
-			protect(&device_heap.blocks[i], rights);
-}
-
-void emu_heap_open(void)
-{
-	if (!opened++ && emu_mode() == EMU_DEFERRED)
-		protect_heap(PROT_READ | PROT_WRITE);
-}
-
 void emu_heap_close(void)
 {
-	if (!--opened && emu_mode() == EMU_DEFERRED)
-		protect_heap(PROT_NONE);
+	for (; nopen; nopen--) {
+		struct block *b = &device_heap.blocks[opened[nopen - 1]];
+		b->open = false;
+		if (b->alive)
+			protect(b, PROT_NONE);
+	}
 }
 
 static uint64_t in_use(int device)
@@ -180,7 +180,7 @@ static struct block *block_new(enum emu_memory kind, size_t size)
 	protect(b, PROT_READ | PROT_WRITE);
 	memset(b->pages, MARGIN, pages - PAGE);
 	memset(b->base, POISON, size);
-	if (!host_may_touch(kind))
+	if (kind == EMU_DEVICE && emu_mode() == EMU_DEFERRED)
 		protect(b, PROT_NONE);
 	return b;
 }

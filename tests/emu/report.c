@@ -16,6 +16,7 @@ enum { MAX_CALLS = 256 };
 static struct {
 	pthread_once_t once;
 	pthread_mutex_t lock;
+	int depth; /* how often its owner took it */
 	pid_t pid; /* a forked child is not asked what it leaves */
 	enum emu_mode mode;
 	unsigned seed;
@@ -172,10 +173,13 @@ void emu_lock(void)
 {
 	pthread_once(&state.once, start);
 	pthread_mutex_lock(&state.lock);
+	state.depth++;
 }
 
 void emu_unlock(void)
 {
+	if (!--state.depth)
+		emu_heap_close();
 	pthread_mutex_unlock(&state.lock);
 }
 

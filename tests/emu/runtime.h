@@ -38,8 +38,7 @@ void emu_check(const void *p, size_t size, enum emu_memory kind, const char *wha
 int emu_range_device(const void *p);
 /* Whether p was ever given out as device memory, alive or not. */
 bool emu_in_heap(const void *p);
-/* Work may touch device memory: between open and close. */
-void emu_heap_open(void);
+/* Device memory that work has touched is closed to the host again. */
 void emu_heap_close(void);
 unsigned emu_memory_leaks(char *text, size_t size);
 

@@ -166,9 +166,7 @@ bool emu_run(emu_work *work, void *arg, const char *name)
 	if (emu_sticky())
 		return true; /* nothing runs any more */
 	s.running = name;
-	emu_heap_open();
 	done = work(arg);
-	emu_heap_close();
 	s.running = NULL;
 	if (done && emu_call("work", &code))
 		emu_async_error((cudaError_t)code);
