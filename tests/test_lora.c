@@ -283,8 +283,20 @@ static void lora_tensors_that_are_not_applied_are_listed(void **state)
 	dtp_tree_free(&t);
 }
 
-/* dst as T plus b a, each element against a sum in double. */
-static void check_sum(struct dtp_backend *be, enum dtp_dtype t, int64_t n, int64_t r, int64_t k)
+static void fill_factor(float *x, int64_t n, enum dtp_dtype from)
+{
+	for (int64_t i = 0; i < n; i++) {
+		uint16_t half;
+		x[i] = test_normal();
+		if (from != DTP_BF16)
+			continue;
+		dtp_from_f32(&half, DTP_BF16, x + i, 1);
+		dtp_to_f32(x + i, &half, DTP_BF16, 1);
+	}
+}
+
+/* dst as T plus b a, each element against a sum in double; factors: the dtype that those are of by their values. */
+static void check_sum(struct dtp_backend *be, enum dtp_dtype t, enum dtp_dtype factors, int64_t n, int64_t r, int64_t k)
 {
 	float *want = malloc((size_t)(n * k + 1) * sizeof *want), *got = malloc((size_t)(n * k + 1) * sizeof *got);
 	float *a = malloc((size_t)(r * k) * sizeof *a), *b = malloc((size_t)(n * r + 1) * sizeof *b);
@@ -292,10 +304,8 @@ static void check_sum(struct dtp_backend *be, enum dtp_dtype t, int64_t n, int64
 
 	for (int64_t i = 0; i <= n * k; i++)
 		want[i] = test_normal();
-	for (int64_t i = 0; i < r * k; i++)
-		a[i] = test_normal();
-	for (int64_t i = 0; i < n * r; i++)
-		b[i] = test_normal();
+	fill_factor(a, r * k, factors);
+	fill_factor(b, n * r, factors);
 	dtp_from_f32(dst, t, want, (size_t)(n * k + 1));
 	dtp_to_f32(want, dst, t, (size_t)(n * k + 1));
 	be->ops->low_rank_add(be, dst, t, b, a, n, r, k);
@@ -317,15 +327,16 @@ static void check_sum(struct dtp_backend *be, enum dtp_dtype t, int64_t n, int64
 /* Blocks of the kernel and what is left at their edges. */
 static void lora_sum_equals_the_plain_one(void **state)
 {
-	static const int64_t sizes[][3] = {{1, 1, 1}, {4, 3, 64}, {5, 2, 65}, {11, 16, 200}, {3, 5, 63}, {0, 2, 7}};
+	static const int64_t sizes[][3] = {{1, 1, 1}, {4, 3, 64}, {5, 2, 65}, {11, 16, 200}, {3, 5, 63}, {0, 2, 7}, {8, 300, 130}};
 	struct dtp_err err = DTP_ERR_INIT;
 	struct dtp_backend *be;
 
 	(void)state;
 	assert_int_equal(dtp_backend_cpu(DTP_F32, 1, &be, &err), DTP_OK);
 	for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-		check_sum(be, DTP_F32, sizes[s][0], sizes[s][1], sizes[s][2]);
-		check_sum(be, DTP_BF16, sizes[s][0], sizes[s][1], sizes[s][2]);
+		check_sum(be, DTP_F32, DTP_F32, sizes[s][0], sizes[s][1], sizes[s][2]);
+		check_sum(be, DTP_BF16, DTP_F32, sizes[s][0], sizes[s][1], sizes[s][2]);
+		check_sum(be, DTP_BF16, DTP_BF16, sizes[s][0], sizes[s][1], sizes[s][2]);
 	}
 	be->ops->destroy(be);
 }
