@@ -65,5 +65,6 @@ else
 $(B)/cuda/%.cu.o: cuda/%.cu
 	@mkdir -p $(@D)
 	$(call say,NVCC)
-	$(Q)$(NVCC) $(NVCCFLAGS) $(ALL_NVCCFLAGS) -ccbin $(CXX) -Icore -MMD -MP -MF $@.d -c -o $@ $<
+	$(Q)$(NVCC) $(NVCCFLAGS) $(ALL_NVCCFLAGS) -Xptxas -v -ccbin $(CXX) -Icore -MMD -MP -MF $@.d -c -o $@ $< >$@.ptxas 2>&1 || \
+		{ cat $@.ptxas >&2; exit 1; }
 endif

@@ -22,6 +22,7 @@
 #endif
 
 static constexpr int WARP = 32, MAX_WARPS = 1024 / WARP;
+static constexpr int THREADS = 256; /* of a block, where nothing speaks for another number */
 
 /* ---- elements */
 static __device__ __forceinline__ float to_float(float x)
@@ -106,7 +107,7 @@ template <class T> __device__ __forceinline__ T block_sum(T x, T *sums)
 /* A thread's part of a row of k elements: packs that lie a block apart.  The first few stay in registers, so that an ordinary row is read
  * once; what is beyond is read again each time. */
 template <class T, int N> struct row_part {
-	static constexpr int HELD = 4;
+	static constexpr int HELD = 4, MOST_THREADS = 512; /* kernels ask for one such block at least: more would keep registers in memory */
 	const T *x;
 	int64_t k;
 	float held[HELD][N];
@@ -139,13 +140,11 @@ template <class T, int N> struct row_part {
 	static int threads(int64_t k)
 	{
 		int64_t warps = (k + HELD * N * WARP - 1) / (HELD * N * WARP);
-		return WARP * static_cast<int>(warps < 16 ? warps : 16);
+		return WARP * static_cast<int>(warps < MOST_THREADS / WARP ? warps : MOST_THREADS / WARP);
 	}
 };
 
 /* ---- the host's side */
-static constexpr int THREADS = 256; /* of a block, where nothing speaks for another number */
-
 static inline int64_t div_up(int64_t a, int64_t b)
 {
 	return (a + b - 1) / b;

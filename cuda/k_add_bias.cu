@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device.cuh"
 
-template <class T, int N> __global__ void add_bias(T *x, int64_t stride, const float *bias, int64_t m, int64_t k)
+template <class T, int N>
+__global__ void __launch_bounds__(THREADS)
+add_bias(T *x, int64_t stride, const float *bias, int64_t m, int64_t k)
 {
 	int64_t i = grid_index() * N, row = i / k, col = i % k;
 	float a[N], b[N];

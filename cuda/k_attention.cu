@@ -47,7 +47,8 @@ static __device__ __forceinline__ float columns_sum(float x)
 }
 
 /* strip [n, STRIP + 1] = columns [col, col + STRIP) of the rows from `row` on; zeros past d columns and `rows` rows. */
-template <class T> __device__ __forceinline__ void load_strip(float *strip, int n, const T *x, int64_t stride, int64_t rows, int64_t col, int64_t d)
+template <class T>
+__device__ __forceinline__ void load_strip(float *strip, int n, const T *x, int64_t stride, int64_t rows, int64_t col, int64_t d)
 {
 	for (int i = threadIdx.x; i < n * STRIP; i += ATTENTION_THREADS) {
 		int r = i / STRIP, c = i % STRIP;
@@ -55,8 +56,10 @@ template <class T> __device__ __forceinline__ void load_strip(float *strip, int 
 	}
 }
 
+/* One block of a multiprocessor at least: for more of them, the compiler would keep registers in memory. */
 template <class T, int DIM>
-__global__ void __launch_bounds__(ATTENTION_THREADS) attention(T *out, float *lse, const T *q, const T *k, const T *v, attention_shape s)
+__global__ void __launch_bounds__(ATTENTION_THREADS, 1)
+attention(T *out, float *lse, const T *q, const T *k, const T *v, attention_shape s)
 {
 	constexpr int QUERIES = 4096 / DIM, MINE = QUERIES / ROWS, MY_KEYS = KEYS / COLUMNS, MY_COLUMNS = STRIP / COLUMNS, STRIPS = DIM / STRIP;
 	SHARED_ARRAY(float, queries, QUERIES * (DIM + 1));
@@ -161,7 +164,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS) attention(T *out, float *ls
 }
 
 template <class T, int DIM>
-static cudaError_t launch(cudaStream_t stream, T *out, float *lse, const T *q, const T *k, const T *v, int64_t heads, attention_shape s)
+static cudaError_t launch(cudaStream_t stream, T *out, float *lse, const T *q, const T *k, const T *v, int64_t heads,
+			  attention_shape s)
 {
 	s.blocks = div_up(s.sq, 4096 / DIM);
 	cudaLaunchConfig_t c = grid(stream, heads * s.blocks, ATTENTION_THREADS);
@@ -173,8 +177,8 @@ static heads_view strides(const struct dtp_tensor &t)
 	return {t.stride[0], t.stride[1]};
 }
 
-cudaError_t dtp_k_attention(cudaStream_t stream, struct dtp_tensor out, float *lse, struct dtp_tensor q, struct dtp_tensor k, struct dtp_tensor v,
-			    const struct dtp_attention *a)
+cudaError_t dtp_k_attention(cudaStream_t stream, struct dtp_tensor out, float *lse, struct dtp_tensor q, struct dtp_tensor k,
+			    struct dtp_tensor v, const struct dtp_attention *a)
 {
 	int64_t heads = q.shape[1], d = q.shape[2];
 	attention_shape s = {};

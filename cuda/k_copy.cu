@@ -16,7 +16,9 @@ struct copy_shape {
 	int64_t shape[3], dst[3], src[3], n;
 };
 
-template <class D, class S, int N> __global__ void copy(D *dst, const S *src, copy_shape s)
+template <class D, class S, int N>
+__global__ void __launch_bounds__(THREADS)
+copy(D *dst, const S *src, copy_shape s)
 {
 	int64_t i = grid_index() * N, row = i / s.n, col = i % s.n;
 	int64_t c = row % s.shape[2], b = row / s.shape[2] % s.shape[1], a = row / s.shape[2] / s.shape[1];
@@ -85,7 +87,9 @@ cudaError_t dtp_k_copy(cudaStream_t stream, struct dtp_tensor dst, struct dtp_te
 	});
 }
 
-template <class T, class S> __global__ void round_vector(float *dst, const S *src, int64_t n)
+template <class T, class S>
+__global__ void __launch_bounds__(THREADS)
+round_vector(float *dst, const S *src, int64_t n)
 {
 	int64_t i = grid_index();
 
@@ -111,7 +115,9 @@ cudaError_t dtp_k_vector(cudaStream_t stream, float *dst, enum dtp_dtype t, stru
 	});
 }
 
-template <class D, class S> __global__ void filters(D *dst, const S *src, int64_t n, int64_t channels, int64_t taps)
+template <class D, class S>
+__global__ void __launch_bounds__(THREADS)
+filters(D *dst, const S *src, int64_t n, int64_t channels, int64_t taps)
 {
 	int64_t i = grid_index(), c = i % channels, tap = i / channels % taps, filter = i / channels / taps;
 

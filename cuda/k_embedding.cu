@@ -2,7 +2,8 @@
 #include "device.cuh"
 
 template <class T, int N>
-__global__ void embedding(T *out, int64_t out_stride, const int32_t *ids, const T *table, int64_t rows, int64_t first_row, int64_t m, int64_t k)
+__global__ void __launch_bounds__(THREADS)
+embedding(T *out, int64_t out_stride, const int32_t *ids, const T *table, int64_t rows, int64_t first_row, int64_t m, int64_t k)
 {
 	int64_t i = grid_index() * N, token = i / k, col = i % k;
 	pack<T, N> v = {};
@@ -15,7 +16,8 @@ __global__ void embedding(T *out, int64_t out_stride, const int32_t *ids, const 
 	*reinterpret_cast<pack<T, N> *>(out + token * out_stride + col) = v;
 }
 
-cudaError_t dtp_k_embedding(cudaStream_t stream, struct dtp_tensor out, const int32_t *ids, struct dtp_tensor table, int64_t first_row)
+cudaError_t dtp_k_embedding(cudaStream_t stream, struct dtp_tensor out, const int32_t *ids, struct dtp_tensor table,
+			    int64_t first_row)
 {
 	int64_t m = out.shape[0], k = out.shape[1];
 

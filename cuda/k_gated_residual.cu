@@ -2,7 +2,8 @@
 #include "device.cuh"
 
 template <class T, class Y, int N>
-__global__ void gated_residual(T *x, int64_t x_stride, const T *gate, const Y *y, int64_t y_stride, int64_t m, int64_t k)
+__global__ void __launch_bounds__(THREADS)
+gated_residual(T *x, int64_t x_stride, const T *gate, const Y *y, int64_t y_stride, int64_t m, int64_t k)
 {
 	int64_t i = grid_index() * N, row = i / k, col = i % k;
 	float a[N], b[N], g[N];

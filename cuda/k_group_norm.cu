@@ -13,7 +13,8 @@ static int64_t slices_of(int64_t pixels)
 /* Sums [2][slices][channels] of x and of x^2.  A block has `across` packs of channels and THREADS / across rows of pixels.  A thread sums
  * what its pixels differ from its first one, so that a mean far from 0 does not eat the variance; it is added back in double. */
 template <class T, int N>
-__global__ void channel_sums(double *sums, const T *x, int64_t pixels, int64_t channels, int64_t slices, int across)
+__global__ void __launch_bounds__(THREADS)
+channel_sums(double *sums, const T *x, int64_t pixels, int64_t channels, int64_t slices, int across)
 {
 	SHARED_ARRAY(double, shared, 2 * THREADS);
 	int column = threadIdx.x % across, row = threadIdx.x / across, rows = THREADS / across;
@@ -34,6 +35,7 @@ __global__ void channel_sums(double *sums, const T *x, int64_t pixels, int64_t c
 			squares[i] += d * d;
 		}
 	}
+#pragma unroll
 	for (int i = 0; i < N; i++) {
 		double s = sum[i], f = inside ? first[i] : 0;
 		shared[threadIdx.x] = s + count * f;
@@ -53,8 +55,9 @@ __global__ void channel_sums(double *sums, const T *x, int64_t pixels, int64_t c
 }
 
 /* A block per group: scale = w / deviation, shift = b - mean * scale. */
-static __global__ void group_maps(float *maps, const double *sums, const float *w, const float *b, int64_t slices, int64_t channels, int64_t per,
-				  double count, float eps)
+static __global__ void __launch_bounds__(THREADS)
+group_maps(float *maps, const double *sums, const float *w, const float *b, int64_t slices, int64_t channels, int64_t per,
+	   double count, float eps)
 {
 	SHARED_ARRAY(double, shared, 2 * MAX_WARPS);
 	int64_t first = blockIdx.x * per;
@@ -78,8 +81,8 @@ uint64_t dtp_k_group_maps_scratch(struct dtp_tensor x)
 	return 2 * static_cast<uint64_t>(slices_of(x.shape[0] * x.shape[1]) * x.shape[2]) * sizeof(double);
 }
 
-cudaError_t dtp_k_group_maps(cudaStream_t stream, float *maps, void *scratch, struct dtp_tensor x, const float *w, const float *b, int groups,
-			     float eps)
+cudaError_t dtp_k_group_maps(cudaStream_t stream, float *maps, void *scratch, struct dtp_tensor x, const float *w, const float *b,
+			     int groups, float eps)
 {
 	int64_t pixels = x.shape[0] * x.shape[1], channels = x.shape[2], per = channels / groups, slices = slices_of(pixels);
 
@@ -106,19 +109,22 @@ cudaError_t dtp_k_group_maps(cudaStream_t stream, float *maps, void *scratch, st
 }
 
 /* v = v * scale + shift, then silu if so. */
-template <int N> static __device__ __forceinline__ void apply(float (&v)[N], const float *maps, int64_t channel, int64_t channels, bool act)
+template <int N>
+static __device__ __forceinline__ void apply(float (&v)[N], const float *maps, int64_t channel, int64_t channels, bool act)
 {
 	float a[N], b[N];
 
 	load(a, maps + channel);
 	load(b, maps + channels + channel);
 	for (int j = 0; j < N; j++) {
-		v[j] = v[j] * a[j] + b[j];
+		v[j] = fmaf(v[j], a[j], b[j]);
 		v[j] = act ? silu(v[j]) : v[j];
 	}
 }
 
-template <class T, int N> __global__ void group_apply(T *out, const T *x, const float *maps, int64_t n, int64_t channels, bool act)
+template <class T, int N>
+__global__ void __launch_bounds__(THREADS)
+group_apply(T *out, const T *x, const float *maps, int64_t n, int64_t channels, bool act)
 {
 	int64_t i = grid_index() * N;
 	float v[N];
@@ -147,7 +153,8 @@ cudaError_t dtp_k_group_apply(cudaStream_t stream, struct dtp_tensor out, struct
 
 /* out [rows, w + 2, channels] of x [h, w, channels] from row `first` on. */
 template <class T, int N>
-__global__ void window(T *out, const T *x, const float *maps, int64_t first, int64_t rows, int64_t h, int64_t w, int64_t channels)
+__global__ void __launch_bounds__(THREADS)
+window(T *out, const T *x, const float *maps, int64_t first, int64_t rows, int64_t h, int64_t w, int64_t channels)
 {
 	int64_t i = grid_index() * N, channel = i % channels, pixel = i / channels;
 	int64_t col = pixel % (w + 2) - 1, row = pixel / (w + 2) + first;

@@ -3,7 +3,9 @@
 #include "device.cuh"
 
 /* A thread has a pack of the small picture, and writes it four times. */
-template <class T, int N> __global__ void upsample2x(T *out, const T *x, int64_t h, int64_t w, int64_t channels)
+template <class T, int N>
+__global__ void __launch_bounds__(THREADS)
+upsample2x(T *out, const T *x, int64_t h, int64_t w, int64_t channels)
 {
 	int64_t i = grid_index() * N, channel = i % channels, col = i / channels % w, row = i / channels / w;
 
@@ -45,7 +47,8 @@ static __device__ patch_place place_of(int64_t i, int64_t width, int64_t channel
 
 /* A thread per element: latents are small. */
 template <class T>
-__global__ void unpatchify(T *out, const T *tokens, const float *mean, const float *var, float eps, int64_t n, int64_t width, int64_t channels)
+__global__ void __launch_bounds__(THREADS)
+unpatchify(T *out, const T *tokens, const float *mean, const float *var, float eps, int64_t n, int64_t width, int64_t channels)
 {
 	int64_t i = grid_index();
 
@@ -57,7 +60,8 @@ __global__ void unpatchify(T *out, const T *tokens, const float *mean, const flo
 }
 
 template <class T>
-__global__ void patchify(T *tokens, const T *x, const float *mean, const float *var, float eps, int64_t n, int64_t width, int64_t channels)
+__global__ void __launch_bounds__(THREADS)
+patchify(T *tokens, const T *x, const float *mean, const float *var, float eps, int64_t n, int64_t width, int64_t channels)
 {
 	int64_t i = grid_index();
 
@@ -74,7 +78,8 @@ static bool aligned_patches(struct dtp_tensor picture, struct dtp_tensor tokens,
 	       multiple(vector(var, 1), sizeof *var);
 }
 
-cudaError_t dtp_k_unpatchify(cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor tokens, const float *mean, const float *var, float eps)
+cudaError_t dtp_k_unpatchify(cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor tokens, const float *mean,
+			     const float *var, float eps)
 {
 	int64_t n = dtp_numel(&out);
 
@@ -89,7 +94,8 @@ cudaError_t dtp_k_unpatchify(cudaStream_t stream, struct dtp_tensor out, struct 
 	});
 }
 
-cudaError_t dtp_k_patchify(cudaStream_t stream, struct dtp_tensor tokens, struct dtp_tensor x, const float *mean, const float *var, float eps)
+cudaError_t dtp_k_patchify(cudaStream_t stream, struct dtp_tensor tokens, struct dtp_tensor x, const float *mean, const float *var,
+			   float eps)
 {
 	int64_t n = dtp_numel(&x);
 
@@ -104,7 +110,9 @@ cudaError_t dtp_k_patchify(cudaStream_t stream, struct dtp_tensor tokens, struct
 	});
 }
 
-template <class T, int N> __global__ void quantise(uint8_t *rgb, const T *x, int64_t n)
+template <class T, int N>
+__global__ void __launch_bounds__(THREADS)
+quantise(uint8_t *rgb, const T *x, int64_t n)
 {
 	int64_t i = grid_index() * N;
 	float v[N];

@@ -25,7 +25,9 @@ struct step_by {
 };
 
 /* out = f(a, b) */
-template <class T, int N, class F> __global__ void pointwise(T *out, const T *a, const T *b, int64_t n, F f)
+template <class T, int N, class F>
+__global__ void __launch_bounds__(THREADS)
+pointwise(T *out, const T *a, const T *b, int64_t n, F f)
 {
 	int64_t i = grid_index() * N;
 	float x[N], y[N];
@@ -39,7 +41,8 @@ template <class T, int N, class F> __global__ void pointwise(T *out, const T *a,
 	store(out + i, x);
 }
 
-template <class F> static cudaError_t launch(cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor a, struct dtp_tensor b, F f)
+template <class F>
+static cudaError_t launch(cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor a, struct dtp_tensor b, F f)
 {
 	int64_t n = dtp_numel(&out);
 

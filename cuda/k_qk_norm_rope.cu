@@ -12,7 +12,8 @@ template <int P> static int lanes_for(int64_t d)
 
 /* P of the pairs that the rotation turns, from pair j on: elements half a head apart, or neighbours.  Those move together, but one pair
  * alone may lie where only elements may. */
-template <int P, class T> __device__ __forceinline__ void load_pairs(float (&a)[P], float (&b)[P], const T *head, int64_t j, int64_t d, bool apart)
+template <int P, class T>
+__device__ __forceinline__ void load_pairs(float (&a)[P], float (&b)[P], const T *head, int64_t j, int64_t d, bool apart)
 {
 	if (apart || P == 1) {
 		load(a, head + (apart ? j : 2 * j));
@@ -46,8 +47,9 @@ __device__ __forceinline__ void store_pairs(T *head, int64_t j, int64_t d, bool 
 /* Heads of the same token lie side by side in the grid.  A lane reads again what it has read for the sum: that is in the cache, and
  * nobody else writes it. */
 template <class T, int P>
-__global__ void qk_norm_rope(T *x, int64_t token_stride, int64_t head_stride, const float *w, float eps, bool apart, const float *cos,
-			     const float *sin, int64_t tokens, int64_t heads, int64_t d, int lanes)
+__global__ void __launch_bounds__(THREADS)
+qk_norm_rope(T *x, int64_t token_stride, int64_t head_stride, const float *w, float eps, bool apart, const float *cos,
+	     const float *sin, int64_t tokens, int64_t heads, int64_t d, int lanes)
 {
 	int64_t i = grid_index() / lanes, lane = threadIdx.x % lanes, token = i / heads;
 	bool inside = token < tokens;
@@ -88,8 +90,8 @@ __global__ void qk_norm_rope(T *x, int64_t token_stride, int64_t head_stride, co
 	}
 }
 
-cudaError_t dtp_k_qk_norm_rope(cudaStream_t stream, struct dtp_tensor x, const float *w, float eps, enum dtp_rope kind, struct dtp_tensor cos,
-			       struct dtp_tensor sin)
+cudaError_t dtp_k_qk_norm_rope(cudaStream_t stream, struct dtp_tensor x, const float *w, float eps, enum dtp_rope kind,
+			       struct dtp_tensor cos, struct dtp_tensor sin)
 {
 	int64_t heads = x.shape[0] * x.shape[1], d = x.shape[2];
 

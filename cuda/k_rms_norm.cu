@@ -2,7 +2,8 @@
 #include "device.cuh"
 
 template <class T, int N>
-__global__ void rms_norm(T *out, int64_t out_stride, const T *x, int64_t x_stride, const float *w, int64_t k, float eps)
+__global__ void __launch_bounds__(row_part<T, N>::MOST_THREADS, 1)
+rms_norm(T *out, int64_t out_stride, const T *x, int64_t x_stride, const float *w, int64_t k, float eps)
 {
 	SHARED_ARRAY(float, sums, MAX_WARPS);
 	row_part<T, N> part(x + blockIdx.x * x_stride, k);

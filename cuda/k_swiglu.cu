@@ -2,7 +2,8 @@
 #include "device.cuh"
 
 template <class T, int N>
-__global__ void swiglu(T *out, int64_t out_stride, const T *gate, int64_t gate_stride, const T *up, int64_t up_stride, int64_t m, int64_t k)
+__global__ void __launch_bounds__(THREADS)
+swiglu(T *out, int64_t out_stride, const T *gate, int64_t gate_stride, const T *up, int64_t up_stride, int64_t m, int64_t k)
 {
 	int64_t i = grid_index() * N, row = i / k, col = i % k;
 	float g[N], u[N];
