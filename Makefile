@@ -13,7 +13,7 @@ VARIANT := $(if $(EMULATE),emulated$(patsubst %,-%,$(filter-out 1,$(EMULATE)))$(
 O := build/$(PLAIN)
 B := build/$(VARIANT)
 
-PKGS := libcjson libpcre2-8 libutf8proc libpng libjpeg libwebp libwebpdemux zlib nettle
+PKGS := libcjson libpcre2-8 libutf8proc libpng libjpeg libwebp libwebpdemux nettle
 CPPFLAGS += -D_GNU_SOURCE -Icore -Icli $(shell pkg-config --cflags $(PKGS))
 WARN := -Wall -Wextra -Werror -Wshadow -Wvla
 SAN := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-sanitize-recover=all -fno-omit-frame-pointer -DDTP_SANITIZE)

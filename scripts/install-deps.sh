@@ -7,7 +7,7 @@ set -eu
 
 # compiler and make; the libraries of the program, of which libchafa is opened when a picture is to be shown
 build="gcc g++ make pkg-config libdnnl-dev libgloo-dev libcjson-dev libpcre2-dev libutf8proc-dev libpng-dev
-libjpeg-dev libwebp-dev zlib1g-dev nettle-dev libchafa0"
+libjpeg-dev libwebp-dev nettle-dev libchafa0"
 # the tests' framework, pgrep, mpirun, ip for two hosts in one, the validator of plans/schema.json
 test="libcmocka-dev procps openmpi-bin iproute2 python3-jsonschema"
 # libFuzzer, memcheck; a bare root, and a clone in it; a .deb and its check
@@ -43,6 +43,8 @@ for p in $packages; do
 	state=$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null) || state=
 	# pkgconf takes pkg-config's place in newer releases.
 	[ "$p" = pkg-config ] && command -v pkg-config >/dev/null && continue
+	# So do libraries of the same name with 64 bits of time.
+	[ "$(dpkg-query -W -f '${db:Status-Status}' "${p}t64" 2>/dev/null)" != installed ] || continue
 	[ "$state" = installed ] || missing="$missing $p"
 done
 [ -n "$missing" ] || exit 0
