@@ -3,7 +3,7 @@
 
 # Each file with its mode and its place below PREFIX.
 INSTALLED := difftp:755:bin/difftp docs/difftp.1:644:share/man/man1/difftp.1 \
-	$(foreach f,$(PLANS),$f:644:share/difftp/$f) $(foreach f,README.md CHANGELOG.md $(wildcard docs/*.md),$f:644:share/doc/difftp/$f)
+	$(foreach f,$(PLANS),$f:644:share/difftp/$f) $(foreach f,README.md CHANGELOG.md $(wildcard docs/*.md docs/demo/*),$f:644:share/doc/difftp/$f)
 
 install: difftp
 	@set -e; for f in $(INSTALLED); do \
@@ -12,7 +12,7 @@ install: difftp
 	done
 uninstall:
 	@set -e; for f in $(INSTALLED); do rm -f '$(DESTDIR)$(PREFIX)'/$${f##*:}; done
-	@for d in share/difftp/plans share/difftp share/doc/difftp/docs share/doc/difftp; do \
+	@for d in share/difftp/plans share/difftp share/doc/difftp/docs/demo share/doc/difftp/docs share/doc/difftp; do \
 		rmdir '$(DESTDIR)$(PREFIX)'/$$d 2>/dev/null || :; done
 
 # The committed sources, the same bytes whoever packs them.
