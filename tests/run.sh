@@ -31,7 +31,7 @@ run() {
 		sed 's/^/    /' "$log"
 	else
 		echo "pass $name: $p cases, $(($(date +%s) - start)) s"
-		grep -E '^skip ' "$log"
+		grep -E '^(skip|note) ' "$log"
 	fi
 }
 if [ "$suite" = quick ]; then
