@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-#define LEAVE_S 2.0 /* a communicator that has not come to its end by then is aborted */
+#define LEAVE_S 1.0 /* a communicator that has not come to its end by then is aborted */
 
 #define FUNCTIONS(F)                                                                                                    \
 	F(GetVersion) F(GetUniqueId) F(GetErrorString) F(GetLastError) F(CommInitRankConfig) F(CommSplit)               \
@@ -279,17 +279,31 @@ static void nccl_abort(struct dtp_comm *base)
 	f->control->ops->abort(f->control);
 }
 
-/* NCCL lets go of what the peers have from this rank.  Where the stream is still at work somebody has not come, and will not. */
+/* Whether the stream comes to its end soon: where it does not, somebody has not come, and will not. */
+static bool comes_to_rest(struct family *f, double start)
+{
+	for (unsigned turn = 0; !check_family(f, "", NULL); turn++) {
+		cudaError_t e = cudaStreamQuery(f->cuda->stream);
+		if (e != cudaErrorNotReady || now() - start > LEAVE_S)
+			return e == cudaSuccess;
+		dtp_cuda_nap(turn);
+	}
+	return false;
+}
+
+/* NCCL lets go of what the peers have from this rank. */
 static void leave(struct nccl_comm *c)
 {
 	struct family *f = c->family;
 	double start = now();
 
-	if (!c->comm || f->broken)
+	if (!c->comm || !comes_to_rest(f, start)) {
+		if (c->comm)
+			f->nccl.CommAbort(c->comm);
+		c->comm = NULL;
 		return;
-	if (check_family(f, "", NULL))
-		return;
-	ncclResult_t r = cudaStreamQuery(f->cuda->stream) ? ncclSystemError : f->nccl.CommFinalize(c->comm);
+	}
+	ncclResult_t r = f->nccl.CommFinalize(c->comm);
 	for (unsigned turn = 0; r == ncclInProgress && now() - start < LEAVE_S; turn++) {
 		dtp_cuda_nap(turn);
 		if (f->nccl.CommGetAsyncError(c->comm, &r))

@@ -30,13 +30,16 @@ uint64_t emu_device_memory(void)
 	return emu_setting("DIFFTP_EMU_MEMORY", (uint64_t)16 << 30);
 }
 
-/* As the driver does: the numbers up to the first that names no device; a number twice makes none. */
-static int visible(int devices)
+/* As the driver does: the numbers up to the first that names no device; a number twice makes none.  physical: NULL, or which device
+ * each is. */
+static int visible(int devices, int physical[MAX_DEVICES])
 {
 	const char *s = getenv("CUDA_VISIBLE_DEVICES");
 	uint64_t seen = 0;
 	int n = 0;
 
+	for (int i = 0; physical && i < devices; i++)
+		physical[i] = i;
 	if (!s)
 		return devices;
 	while (*s) {
@@ -47,17 +50,24 @@ static int visible(int devices)
 		if (seen & (uint64_t)1 << i)
 			return 0;
 		seen |= (uint64_t)1 << i;
+		if (physical)
+			physical[n] = (int)i;
 		n++;
 		s = *end ? end + 1 : end;
 	}
 	return n;
 }
 
-static int devices(void)
+static int devices_and(int physical[MAX_DEVICES])
 {
 	uint64_t n = emu_setting("DIFFTP_EMU_DEVICES", 8);
 
-	return visible(n < MAX_DEVICES ? (int)n : MAX_DEVICES);
+	return visible(n < MAX_DEVICES ? (int)n : MAX_DEVICES, physical);
+}
+
+static int devices(void)
+{
+	return devices_and(NULL);
 }
 
 static int driver(void)
@@ -135,20 +145,22 @@ static int arch(void)
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 {
 	cudaError_t e = begin("cudaGetDeviceProperties", cudaErrorInvalidDevice);
+	int physical[MAX_DEVICES];
 
-	if (!e && (device < 0 || device >= devices()))
+	if (!e && (device < 0 || device >= devices_and(physical)))
 		e = cudaErrorInvalidDevice;
 	if (!e) {
 		*p = (struct cudaDeviceProp){
 			.totalGlobalMem = emu_device_memory(), .sharedMemPerBlock = SHARED, .regsPerBlock = 65536, .warpSize = 32,
 			.maxThreadsPerBlock = 1024, .maxThreadsDim = {1024, 1024, 64}, .maxGridSize = {2147483647, 65535, 65535},
 			.totalConstMem = 65536, .major = arch() / 10, .minor = arch() % 10, .multiProcessorCount = 132,
-			.concurrentKernels = 1, .ECCEnabled = 1, .pciBusID = device + 1, .asyncEngineCount = 3,
+			.concurrentKernels = 1, .ECCEnabled = 1, .pciBusID = physical[device] + 1, .asyncEngineCount = 3,
 			.unifiedAddressing = 1, .memoryBusWidth = 5120, .l2CacheSize = 50 << 20, .maxThreadsPerMultiProcessor = 2048,
 			.sharedMemPerMultiprocessor = 228 << 10, .regsPerMultiprocessor = 65536, .sharedMemPerBlockOptin = SHARED_OPTIN,
 			.maxBlocksPerMultiProcessor = 32, .reservedSharedMemPerBlock = 1024,
 		};
 		snprintf(p->name, sizeof p->name, "Emulated GPU");
+		snprintf(p->uuid.bytes, sizeof p->uuid.bytes, "emulated %d", physical[device]);
 	}
 	return emu_end(e);
 }

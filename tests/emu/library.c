@@ -15,6 +15,8 @@ void *dtp_cuda_symbol(enum dtp_cuda_library lib, const char *name, char *why, si
 		return emu_cublaslt(name, why, size);
 	case DTP_LIB_CUDNN:
 		return emu_cudnn(name, why, size);
+	case DTP_LIB_NCCL:
+		return emu_nccl(name, why, size);
 	default:
 		snprintf(why, size, "nothing stands in for '%s'", name);
 		return NULL;

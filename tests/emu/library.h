@@ -13,4 +13,5 @@ void *emu_real_symbol(enum dtp_cuda_library lib, const char *name, char *why, si
 /* The stand-in's function of that name or, where there is none, the library's own; NULL with why. */
 void *emu_cublaslt(const char *name, char *why, size_t size);
 void *emu_cudnn(const char *name, char *why, size_t size);
+void *emu_nccl(const char *name, char *why, size_t size);
 #endif

@@ -2,6 +2,7 @@
 /* Stands in for NCCL: its functions, over memory that the ranks' processes share.  Communicators that do not block make progress when
  * they are asked for their state, their first operation is "in progress" once, as NCCL's may be while it connects, and a child
  * of a split is known when its parent is done. */
+#include "library.h"
 #include "ranks.h"
 
 #include <cuda_runtime_api.h>
@@ -106,7 +107,7 @@ static void sit_down(ncclComm_t c, struct emu_world *w)
 		emu_misuse("two processes are rank %d of one NCCL communicator", c->rank);
 	mine->pid = getpid();
 	mine->size = c->size;
-	memcpy(mine->device, &prop.uuid, sizeof mine->device);
+	memcpy(mine->device, prop.uuid.bytes, sizeof mine->device);
 	atomic_store(&mine->here, EMU_HERE);
 }
 
@@ -429,4 +430,29 @@ ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t t, int peer, nccl
 {
 	BEGIN("ncclRecv", ncclSystemError);
 	return point_to_point("ncclRecv", c, data, count * emu_type_size(t), peer, true, s);
+}
+
+/* ---- what the program finds */
+
+void *emu_nccl(const char *name, char *why, size_t size)
+{
+	static const struct {
+		const char *name;
+		void (*f)(void);
+	} functions[] = {
+#define F(f) {#f, (void (*)(void))f}
+		F(ncclGetVersion), F(ncclGetUniqueId), F(ncclGetErrorString), F(ncclGetLastError), F(ncclCommInitRankConfig),
+		F(ncclCommSplit), F(ncclCommFinalize), F(ncclCommDestroy), F(ncclCommAbort), F(ncclCommGetAsyncError),
+		F(ncclAllReduce), F(ncclAllGather), F(ncclBroadcast), F(ncclSend), F(ncclRecv), F(ncclGroupStart), F(ncclGroupEnd),
+#undef F
+	};
+	void *p;
+
+	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
+		if (!strcmp(functions[i].name, name)) {
+			memcpy(&p, &functions[i].f, sizeof p);
+			return p;
+		}
+	snprintf(why, size, "nothing stands in for '%s'", name);
+	return NULL;
 }

@@ -449,6 +449,23 @@ cudaError_t cudaDeviceSynchronize(void)
 	return emu_end(e);
 }
 
+/* The end of a stream that is not empty, for a host that asks again and again: one point. */
+static struct emu_point *end_of(struct CUstream_st *st)
+{
+	static const char asked[] = "a query";
+	struct op *last = st->head;
+
+	while (last->next)
+		last = last->next;
+	if (last->kind == RECORD && last->name == asked)
+		return emu_point_keep(last->point);
+	struct emu_point *p = emu_mark(st);
+	while (last->next)
+		last = last->next;
+	last->name = asked;
+	return p;
+}
+
 /* Whoever asks twice waits: the first answer is no, and then everything runs that can. */
 static cudaError_t query(bool *asked, const struct emu_point *p)
 {
@@ -467,7 +484,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle)
 		if (emu_captured(st))
 			emu_misuse("cudaStreamQuery of a stream that is being captured");
 		if (st->head) {
-			struct emu_point *p = emu_mark(st);
+			struct emu_point *p = end_of(st);
 			e = query(&st->queried, p);
 			emu_point_drop(p);
 		}

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The communicators of ranks on GPUs, on emulated ones: through NCCL, and through host memory.  The cases that all communicators share
+ * move host memory, so they see each of these through a face that copies to the device and back. */
+#include "../comm_cases.h"
+
+#include "../../cuda/comm_cuda.h"
+#include "emu.h"
+
+#include <nccl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+static bool staged, one_gpu;       /* through host memory; all ranks on one GPU */
+static double deadline = 20;
+static struct dtp_monitor monitor; /* of the ranks */
+
+/* ---- the face */
+
+struct face {
+	struct dtp_comm base;
+	struct dtp_comm *inner, *control; /* control: NULL where it is not this one's */
+	struct dtp_cuda *cuda;
+};
+
+static const struct dtp_comm_ops face_ops;
+
+static struct face *self(struct dtp_comm *c)
+{
+	return (struct face *)c;
+}
+
+static void sure(cudaError_t e)
+{
+	if (e) {
+		fprintf(stderr, "%s\n", cudaGetErrorString(e));
+		_exit(1);
+	}
+}
+
+static void *device_copy(struct face *f, const void *host, size_t n)
+{
+	void *p;
+
+	sure(cudaMalloc(&p, n ? n : 1));
+	sure(cudaMemcpyAsync(p, host, n, cudaMemcpyHostToDevice, f->cuda->stream));
+	return p;
+}
+
+/* A copy to pageable memory would wait for the stream by itself, and for ever for a lost peer. */
+static enum dtp_code take_back(struct face *f, void *host, void *p, size_t n, enum dtp_code code, struct dtp_err *err)
+{
+	code = code ? code : dtp_cuda_wait(f->cuda, err);
+	if (!code && host)
+		sure(cudaMemcpy(host, p, n, cudaMemcpyDeviceToHost));
+	sure(cudaFree(p));
+	return code;
+}
+
+static enum dtp_code face_all_reduce(struct dtp_comm *c, void *buf, int64_t count, enum dtp_dtype t, struct dtp_err *err)
+{
+	struct face *f = self(c);
+	size_t n = (size_t)count * dtp_dtype_size(t);
+	void *p = device_copy(f, buf, n);
+
+	return take_back(f, buf, p, n, f->inner->ops->all_reduce(f->inner, p, count, t, err), err);
+}
+
+static enum dtp_code face_all_gather(struct dtp_comm *c, void *dst, const void *src, int64_t count, enum dtp_dtype t,
+				     struct dtp_err *err)
+{
+	struct face *f = self(c);
+	size_t n = (size_t)count * dtp_dtype_size(t);
+	char *own = (char *)dst + (size_t)c->rank * n, *p = device_copy(f, dst, n * (size_t)c->size);
+	void *q = own == src ? NULL : device_copy(f, src, n);
+	enum dtp_code code = f->inner->ops->all_gather(f->inner, p, q ? q : p + (size_t)c->rank * n, count, t, err);
+
+	code = take_back(f, dst, p, n * (size_t)c->size, code, err);
+	return q ? take_back(f, NULL, q, n, code, err) : code;
+}
+
+typedef enum dtp_code (*mover)(struct dtp_comm *, void *, const void *, int64_t, enum dtp_dtype, struct dtp_err *);
+
+/* From one place to another, `parts` times count elements. */
+static enum dtp_code moved(struct face *f, mover move, int parts, void *dst, const void *src, int64_t count, enum dtp_dtype t,
+			   struct dtp_err *err)
+{
+	size_t n = (size_t)count * dtp_dtype_size(t) * (size_t)parts;
+	void *p = device_copy(f, dst, n), *q = device_copy(f, src, n);
+	enum dtp_code code = take_back(f, dst, p, n, move(f->inner, p, q, count, t, err), err);
+
+	return take_back(f, NULL, q, n, code, err);
+}
+
+static enum dtp_code face_all_to_all(struct dtp_comm *c, void *dst, const void *src, int64_t count, enum dtp_dtype t,
+				     struct dtp_err *err)
+{
+	return moved(self(c), self(c)->inner->ops->all_to_all, c->size, dst, src, count, t, err);
+}
+
+static enum dtp_code face_ring_shift(struct dtp_comm *c, void *dst, const void *src, int64_t count, enum dtp_dtype t,
+				     struct dtp_err *err)
+{
+	return moved(self(c), self(c)->inner->ops->ring_shift, 1, dst, src, count, t, err);
+}
+
+static enum dtp_code face_broadcast(struct dtp_comm *c, void *buf, int64_t nbytes, int root, struct dtp_err *err)
+{
+	struct face *f = self(c);
+	void *p = device_copy(f, buf, (size_t)nbytes);
+
+	return take_back(f, buf, p, (size_t)nbytes, f->inner->ops->broadcast(f->inner, p, nbytes, root, err), err);
+}
+
+static enum dtp_code face_barrier(struct dtp_comm *c, struct dtp_err *err)
+{
+	return self(c)->inner->ops->barrier(self(c)->inner, err);
+}
+
+static void face_abort(struct dtp_comm *c)
+{
+	self(c)->inner->ops->abort(self(c)->inner);
+}
+
+static void face_destroy(struct dtp_comm *c)
+{
+	struct face *f = self(c);
+
+	f->inner->ops->destroy(f->inner);
+	if (f->control) {
+		dtp_comm_destroy(f->control);
+		sure(cudaStreamDestroy(f->cuda->stream));
+		free(f->cuda);
+	}
+	free(f);
+}
+
+static struct dtp_comm *face_of(struct dtp_comm *inner, struct dtp_comm *control, struct dtp_cuda *cuda)
+{
+	struct face *f = malloc(sizeof *f);
+
+	*f = (struct face){.base = {inner->rank, inner->size, &face_ops, inner->mon}, .inner = inner, .control = control, .cuda = cuda};
+	return &f->base;
+}
+
+static enum dtp_code face_split(struct dtp_comm *c, int color, int key, struct dtp_comm **out, struct dtp_err *err)
+{
+	struct face *f = self(c);
+	enum dtp_code code = f->inner->ops->split(f->inner, color, key, out, err);
+
+	if (!code)
+		*out = face_of(*out, NULL, f->cuda);
+	return code;
+}
+
+static const struct dtp_comm_ops face_ops = {
+	.name = "face",
+	.all_reduce = face_all_reduce,
+	.all_gather = face_all_gather,
+	.all_to_all = face_all_to_all,
+	.ring_shift = face_ring_shift,
+	.broadcast = face_broadcast,
+	.barrier = face_barrier,
+	.split = face_split,
+	.abort = face_abort,
+	.destroy = face_destroy,
+};
+
+/* ---- ranks */
+
+static void (*before_meeting)(int rank); /* what is different about a rank */
+
+static enum dtp_code open_comm(int rank, int n, const struct dtp_store *store, struct dtp_comm **c, struct dtp_err *err)
+{
+	struct dtp_cuda *cuda = calloc(1, sizeof *cuda);
+	struct dtp_comm *control, *inner;
+
+	if (dtp_comm_gloo(rank, n, store, "test", NULL, &monitor, &control, err))
+		return err->code;
+	if (before_meeting)
+		before_meeting(rank);
+	sure(cudaSetDevice(staged || one_gpu ? 0 : rank));
+	sure(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
+	if (staged ? dtp_comm_staged(control, cuda, &inner, err) : dtp_comm_nccl(control, cuda, deadline, &inner, err)) {
+		dtp_comm_destroy(control);
+		return err->code;
+	}
+	*c = face_of(inner, control, cuda);
+	return DTP_OK;
+}
+
+/* Runs ranks of which each ends as it may, and returns what they wrote. */
+static const char *outcome_of(int n, rank_fn fn, int status[])
+{
+	static char text[8192];
+	struct shared *s = shared_new();
+	pid_t pid[16];
+	FILE *f = tmpfile();
+
+	fflush(NULL);
+	for (int r = 0; r < n; r++) {
+		pid[r] = fork();
+		assert_int_not_equal(pid[r], -1);
+		if (!pid[r]) {
+			dup2(fileno(f), 2);
+			be_rank(r, n, s, fn);
+		}
+	}
+	for (int r = 0; r < n; r++)
+		assert_int_equal(waitpid(pid[r], &status[r], 0), pid[r]);
+	munmap(s, sizeof *s);
+	rewind(f);
+	text[fread(text, 1, sizeof text - 1, f)] = '\0';
+	fclose(f);
+	return text;
+}
+
+static void assert_contains(const char *text, const char *part)
+{
+	if (!strstr(text, part))
+		fail_msg("'%s' is not in:\n%s", part, text);
+}
+
+/* ---- ends */
+
+static void death(struct dtp_comm *c)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	float x[1000] = {0};
+	double start = now();
+
+	if (c->rank == 1) {
+		usleep(50000);
+		raise(SIGKILL);
+	}
+	CHECK(dtp_all_reduce(c, x, 1000, DTP_F32, &err) == DTP_FAILED);
+	CHECK(err.secondary);
+	CHECK(strstr(err.message, "lost a peer"));
+	CHECK(strstr(err.message, "comm_nccl.c"));
+	CHECK(now() - start < 5);
+	err = (struct dtp_err)DTP_ERR_INIT;
+	CHECK(dtp_all_reduce(c, x, 1000, DTP_F32, &err) == DTP_FAILED); /* and so does what comes after */
+	CHECK(err.secondary);
+}
+
+static void nccl_death_of_a_peer_ends_the_wait(void **state)
+{
+	(void)state;
+	run_ranks_but(2, 1, death);
+	run_ranks_but(3, 1, death);
+}
+
+static void abort_by_a_thread(struct dtp_comm *c)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_comm *part;
+	pthread_t t;
+	float x = 1;
+
+#define CALL(e) c->ops->split(c, 0, c->rank, &part, e)
+	OK(CALL);
+#undef CALL
+	if (c->rank == 0)
+		pthread_create(&t, NULL, abort_soon, c);
+	else
+		usleep(300000); /* lives, but does not come */
+	if (c->rank == 0) {
+		CHECK(dtp_all_reduce(part, &x, 1, DTP_F32, &err) == DTP_FAILED);
+		pthread_join(t, NULL);
+	} else { /* what rank 0 had begun may still come to its end; then it hears of it from NCCL */
+		dtp_all_reduce(part, &x, 1, DTP_F32, &err);
+		CHECK(dtp_all_reduce(part, &x, 1, DTP_F32, &err) == DTP_FAILED);
+	}
+	CHECK(err.secondary);
+	err = (struct dtp_err)DTP_ERR_INIT;
+	CHECK(dtp_barrier(c, &err) == DTP_FAILED);
+	CHECK(err.secondary);
+	dtp_comm_destroy(part);
+}
+
+static void nccl_abort_ends_a_wait(void **state)
+{
+	(void)state;
+	run_ranks(2, abort_by_a_thread);
+}
+
+static double stop_at;
+
+static bool soon(void *arg)
+{
+	(void)arg;
+	return stop_at && now() > stop_at;
+}
+
+static void stopped_while_waiting(struct dtp_comm *c)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	float x = 1;
+
+	if (c->rank) {
+		usleep(500000);
+		return;
+	}
+	stop_at = now() + 0.1;
+	CHECK(dtp_all_reduce(c, &x, 1, DTP_F32, &err) == DTP_FAILED);
+	CHECK(strstr(err.message, "the run is ending"));
+	CHECK(err.secondary);
+}
+
+static void nccl_end_of_the_run_ends_a_wait(void **state)
+{
+	(void)state;
+	monitor.stopped = soon;
+	run_ranks(2, stopped_while_waiting);
+	monitor.stopped = dtp_monitor_none.stopped;
+}
+
+/* ---- refusals and faults */
+
+static const char *fault; /* of rank 1 */
+
+static void rank_1_fails(int rank)
+{
+	if (rank == 1)
+		setenv("DIFFTP_EMU_FAIL", fault, 1);
+}
+
+static void everything(struct dtp_comm *c)
+{
+	struct dtp_comm *part;
+	char buf[64] = "", more[64] = "";
+
+#define CALL(e) c->ops->split(c, 0, c->rank, &part, e)
+	OK(CALL);
+#undef CALL
+#define CALL(e) dtp_all_reduce(part, buf, 4, DTP_F32, e)
+	OK(CALL);
+#undef CALL
+#define CALL(e) dtp_all_gather(part, buf, more, 4, DTP_F32, e)
+	OK(CALL);
+#undef CALL
+#define CALL(e) dtp_broadcast(part, buf, 4, 0, e)
+	OK(CALL);
+#undef CALL
+#define CALL(e) part->ops->all_to_all(part, buf, more, 4, DTP_F32, e)
+	OK(CALL);
+#undef CALL
+#define CALL(e) part->ops->ring_shift(part, buf, more, 4, DTP_F32, e)
+	OK(CALL);
+#undef CALL
+	dtp_comm_destroy(part);
+}
+
+/* Each call of rank 1 fails in turn: it says which, and all ranks end. */
+static void nccl_every_fault_is_told_and_ends_all_ranks(void **state)
+{
+	static const char *const faults[] = {"ncclGetVersion:1", "ncclCommInitRankConfig:1", "ncclCommGetAsyncError:1", "ncclCommSplit:1",
+		"ncclAllReduce:1", "ncclAllGather:1", "ncclBroadcast:1", "ncclGroupStart:1", "ncclSend:1", "ncclRecv:2", "ncclGroupEnd:2"};
+	int status[2];
+
+	(void)state;
+	deadline = 0.5;
+	before_meeting = rank_1_fails;
+	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+		fault = faults[i];
+		const char *text = outcome_of(2, everything, status);
+		char call[48];
+		snprintf(call, sizeof call, "%.*s", (int)strcspn(fault, ":"), fault);
+		assert_contains(text, "rank 1 of 2");
+		assert_contains(text, strcmp(call, "ncclCommGetAsyncError") ? call : "ncclCommInitRankConfig");
+		assert_contains(text, "unhandled system error (2)");
+		assert_contains(text, "comm_nccl.c");
+		assert_int_equal(status[0], 1 << 8);
+		assert_int_equal(status[1], 1 << 8);
+	}
+	before_meeting = NULL;
+	deadline = 20;
+}
+
+static void nccl_rank_that_does_not_come_is_not_waited_for(void **state)
+{
+	int status[2];
+
+	(void)state;
+	deadline = 0.5;
+	before_meeting = rank_1_fails;
+	fault = "ncclCommInitRankConfig:1";
+	const char *text = outcome_of(2, everything, status);
+	assert_contains(text, "not all of 2 ranks have come within 0.5 s (rank 0 has)");
+	before_meeting = NULL;
+	deadline = 20;
+}
+
+static void nothing(struct dtp_comm *c)
+{
+	(void)c;
+}
+
+static void nccl_refuses_ranks_on_one_gpu(void **state)
+{
+	int status[2];
+
+	(void)state;
+	one_gpu = true;
+	const char *text = outcome_of(2, nothing, status);
+	assert_contains(text, "invalid usage (5): Duplicate GPU detected");
+	assert_int_equal(status[0], 1 << 8);
+	assert_int_equal(status[1], 1 << 8);
+	one_gpu = false;
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest through_host[] = {COMM_CASES, GLOO_CASES}, through_nccl[] = {COMM_CASES,
+		cmocka_unit_test(nccl_death_of_a_peer_ends_the_wait),
+		cmocka_unit_test(nccl_abort_ends_a_wait),
+		cmocka_unit_test(nccl_end_of_the_run_ends_a_wait),
+		cmocka_unit_test(nccl_every_fault_is_told_and_ends_all_ranks),
+		cmocka_unit_test(nccl_rank_that_does_not_come_is_not_waited_for),
+		cmocka_unit_test(nccl_refuses_ranks_on_one_gpu),
+	};
+	int failed = 0;
+
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
+	monitor = dtp_monitor_none;
+	setenv("DIFFTP_EMU_STREAMS", "random", 0);
+	staged = true;
+	failed += cmocka_run_group_tests_name("staged", through_host, NULL, NULL);
+	staged = false;
+	failed += cmocka_run_group_tests_name("nccl", through_nccl, NULL, NULL);
+	return failed;
+}
