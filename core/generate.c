@@ -169,7 +169,7 @@ static enum dtp_code encode(struct dtp_run *r, struct dtp_err *err)
 	struct timer t = phase_begin(r);
 	stage(r, DTP_PHASE_ENCODE, r->p->embeds.length ? "read the prompt's embeddings" : "encode the prompt");
 	dtp_run_encode(r);
-	be->ops->sync(be, &r->ctx.err);
+	dtp_sync(&r->ctx);
 	phase_end(r, &t, "encode");
 	dtp_arena_free(&r->ctx.scratch);
 	return dtp_ok(&r->ctx) && r->req->save_embeds && r->tp->rank == 0 ? save_embeds(r, err) : r->ctx.err.code;
@@ -235,7 +235,7 @@ static enum dtp_code denoise(struct dtp_run *r, int image, const char *label, st
 		snprintf(text, sizeof text, "%s%sstep %d/%d", label, *label ? " " : "", i + 1, r->schedule.steps);
 		stage(r, DTP_PHASE_STEP, text);
 		dtp_run_step(r, input, i);
-		r->ctx.be->ops->sync(r->ctx.be, &r->ctx.err);
+		dtp_sync(&r->ctx);
 		phase_end(r, &t, "step");
 		if (watched && dtp_ok(&r->ctx))
 			watch_step(r, input, i, r->host);

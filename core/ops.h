@@ -56,6 +56,13 @@ static inline bool dtp_ok(const struct dtp_ctx *c)
 	return c->err.code == DTP_OK;
 }
 
+/* Waits for the device, unless something has failed: the first failure is the one that is told. */
+static inline void dtp_sync(struct dtp_ctx *c)
+{
+	if (dtp_ok(c))
+		c->be->ops->sync(c->be, &c->err);
+}
+
 /* How many products and convolutions have been computed: how far rounding has come. */
 static inline uint64_t dtp_depth(const struct dtp_ctx *c)
 {

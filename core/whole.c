@@ -106,7 +106,7 @@ static void hand_over(void *arg, const struct dtp_point *e)
 		snprintf(w->stage, sizeof w->stage, "%s", e->stage);
 		w->event.stage = w->stage;
 	}
-	e->ctx->be->ops->sync(e->ctx->be, &e->ctx->err);
+	dtp_sync(e->ctx);
 	give_turn(w, false);
 	wait_for_turn(w, true);
 	if (w->cancelled)
@@ -157,7 +157,7 @@ static void after(void *arg, struct dtp_ctx *c, const struct dtp_layer *l, struc
 	struct dtp_whole *w = arg;
 	const struct dtp_whole_source *s = source_of(w, l->module);
 
-	c->be->ops->sync(c->be, &c->err);
+	dtp_sync(c);
 	if (s)
 		dtp_weights_free(s->tree, c->be);
 	dtp_watch_after(&w->watch, c, l, out);
