@@ -408,6 +408,68 @@ static void nccl_refuses_ranks_on_one_gpu(void **state)
 	one_gpu = false;
 }
 
+/* ---- what only the stand-in sees */
+
+enum { COUNT, TYPE, OPERATION, ROOT, ORDER, LENGTH, ABSENCE, NWRONG };
+static int wrong;
+
+/* Ranks that do not do the same; in NCCL's own hands they would hang, or sum what does not belong together. */
+static void do_wrong(struct dtp_comm *c)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	char buf[64] = "", more[64] = "";
+	bool first = c->rank == 0;
+
+	setenv("DIFFTP_EMU_NCCL_TIMEOUT", "0.5", 1);
+	if (wrong == COUNT)
+		dtp_all_reduce(c, buf, first ? 4 : 5, DTP_F32, &err);
+	if (wrong == TYPE)
+		dtp_all_reduce(c, buf, 4, first ? DTP_F32 : DTP_I32, &err);
+	if (wrong == OPERATION || (wrong == ORDER && first))
+		first ? dtp_all_reduce(c, buf, 4, DTP_F32, &err) : dtp_broadcast(c, buf, 16, 0, &err);
+	if (wrong == ORDER)
+		first ? dtp_broadcast(c, buf, 16, 0, &err) : dtp_all_reduce(c, buf, 8, DTP_F32, &err);
+	if (wrong == ROOT)
+		dtp_broadcast(c, buf, 16, c->rank, &err);
+	if (wrong == LENGTH)
+		c->ops->ring_shift(c, buf, more, first ? 4 : 5, DTP_F32, &err);
+	if (wrong == ABSENCE && first)
+		dtp_all_reduce(c, buf, 4, DTP_F32, &err);
+	usleep(1500000); /* both are there to the end */
+}
+
+static void emulator_ends_ranks_that_do_not_do_the_same(void **state)
+{
+	static const char *const said[NWRONG] = {[COUNT] = "(count 5, ", [TYPE] = "type 7, ", [OPERATION] = "ncclBroadcast (count 16, ",
+		[ROOT] = "root 1)", [ORDER] = "ncclAllReduce (count 8, ", [LENGTH] = "receives 20 bytes from rank 0, which sends 16",
+		[ABSENCE] = "deadlock: rank 0 of 2 has waited 0."};
+	int status[2];
+
+	(void)state;
+	for (wrong = 0; wrong < NWRONG; wrong++) {
+		const char *text = outcome_of(2, do_wrong, status);
+		assert_contains(text, said[wrong]);
+		if (wrong < LENGTH)
+			assert_contains(text, "NCCL's ranks do different things: collective 1 of rank ");
+		assert_true(status[0] == EMU_EXIT << 8 || status[1] == EMU_EXIT << 8);
+	}
+}
+
+static void leave_one_behind(struct dtp_comm *c)
+{
+	(void)c;
+	exit(0); /* neither destroyed nor aborted */
+}
+
+static void emulator_misses_a_communicator_that_is_left(void **state)
+{
+	int status[2];
+
+	(void)state;
+	assert_contains(outcome_of(2, leave_one_behind, status), "an NCCL communicator of 2 ranks is left at the end of the process");
+	assert_int_equal(status[0], EMU_EXIT << 8);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest through_host[] = {COMM_CASES, GLOO_CASES}, through_nccl[] = {COMM_CASES,
@@ -417,6 +479,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(nccl_every_fault_is_told_and_ends_all_ranks),
 		cmocka_unit_test(nccl_rank_that_does_not_come_is_not_waited_for),
 		cmocka_unit_test(nccl_refuses_ranks_on_one_gpu),
+		cmocka_unit_test(emulator_ends_ranks_that_do_not_do_the_same),
+		cmocka_unit_test(emulator_misses_a_communicator_that_is_left),
 	};
 	int failed = 0;
 
