@@ -94,10 +94,11 @@ enum dtp_code dtp_cuda_download(struct dtp_backend *be, void *dst, enum dtp_dtyp
 {
 	struct dtp_cuda *cu = dtp_cuda_of(be);
 	int64_t n = dtp_numel(&src), size = (int64_t)dtp_dtype_size(dst_type), from = (int64_t)dtp_dtype_size(src.dtype);
-	enum dtp_code rc = DTP_OK;
+	/* A copy to pageable memory waits by itself, and looks for no other rank's end. */
+	enum dtp_code rc = dtp_cuda_wait(cu, err);
 	void *raw;
 
-	if (n && src.dtype == dst_type)
+	if (n && !rc && src.dtype == dst_type)
 		rc = DTP_CUDA(cudaMemcpyAsync(dst, src.data, (size_t)(n * size), cudaMemcpyDeviceToHost, cu->stream), err);
 	for (int64_t i = 0, m; i < n && !rc && src.dtype != dst_type; i += m) {
 		m = piece(dst_type, n - i);
