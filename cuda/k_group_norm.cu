@@ -40,7 +40,7 @@ channel_sums(double *sums, const T *x, int64_t pixels, int64_t channels, int64_t
 		double s = sum[i], f = inside ? first[i] : 0;
 		shared[threadIdx.x] = s + count * f;
 		shared[THREADS + threadIdx.x] = squares[i] + 2 * f * s + count * f * f;
-		__syncthreads();
+		__syncthreads(); /* all have given theirs */
 		if (row == 0 && channel < channels) {
 			double total = 0, total_squares = 0;
 			for (int r = 0; r < rows; r++) {
@@ -50,7 +50,7 @@ channel_sums(double *sums, const T *x, int64_t pixels, int64_t channels, int64_t
 			sums[slice * channels + channel + i] = total;
 			sums[(slices + slice) * channels + channel + i] = total_squares;
 		}
-		__syncthreads();
+		__syncthreads(); /* all were taken */
 	}
 }
 

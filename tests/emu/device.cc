@@ -51,8 +51,9 @@ struct launch {
 	alignas(16) char closure[MOST_CLOSURE];
 };
 
-/* One grid runs at a time, whichever thread of the process drains a stream: all of this is its. */
-static pthread_mutex_t running = PTHREAD_MUTEX_INITIALIZER;
+/* One grid runs at a time, whichever thread of the process drains a stream: all of this is its.  The lock knows its thread: a signal
+ * handler may have jumped out of a kernel that went wrong. */
+static pthread_mutex_t running = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP;
 static fiber fibers[MOST_THREADS];
 static warp warps[MOST_THREADS / WARP];
 static launch *grid;
@@ -295,7 +296,8 @@ static bool run_grid(void *arg)
 {
 	const char *order = getenv("DIFFTP_EMU_ORDER");
 
-	pthread_mutex_lock(&running);
+	if (pthread_mutex_lock(&running))
+		emu_misuse("%s: a kernel before it was left in the middle, by a signal", static_cast<launch *>(arg)->name);
 	grid = static_cast<launch *>(arg);
 	threads = grid->block.x * grid->block.y * grid->block.z;
 	launches++;

@@ -1,24 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The kernels as plain C++ with every access watched, and then with a fault put into a copy of a source: each must be caught, by what is
-# named here.
+# named here, under each way to run them without a GPU.
 . tests/lib.sh
 if [ -z "$(make -s which-nvcc)" ]; then
 	echo "skip kernels: there is no nvcc, and none of CUDA's headers"
 	exit 0
 fi
-build=build/emulated-shadow
-jobs=$(nproc)
-
-case_ kernels_shadow_build
-MAKEFLAGS='' make EMULATE=shadow -j "$jobs" "$build/tests/emu/test_kernels" >"$dir/log" 2>&1 || fail "$(tail -n 30 "$dir/log")"
-done_
-[ $failures -eq 0 ] || exit 1
-
-case_ kernels_shadow
-"$build/tests/emu/test_kernels" >"$dir/log" 2>&1 || fail "$(grep -v -e 'OK \]' -e 'RUN  ' "$dir/log" | tail -n 30)"
-grep -q '^\[       OK \] kernel_attention_shapes' "$dir/log" || fail "no case ran"
-done_
+test=tests/emu/test_kernels
 
 # A tree that is this one, but for sources and objects of kernels: those it has for itself.
 tree=$dir/tree
@@ -27,12 +16,29 @@ for f in *; do
 	case $f in build | cuda | difftp) ;; *) ln -s "$PWD/$f" "$tree/$f" ;; esac
 done
 cp -a cuda "$tree/cuda"
-cp -a build/release build/emulated-shadow "$tree/build"
+
+make_test() { # FOLDER
+	# shellcheck disable=SC2086 # several words
+	MAKEFLAGS='' make -C "$1" $options -j "$(nproc)" "$build/$test" >"$dir/log" 2>&1 || fail "$(tail -n 30 "$dir/log")"
+}
+
+# leg NAME PLAIN OBJECTS OPTION...: what follows is built with these options of make; PLAIN and OBJECTS are the folders that it uses.
+leg() {
+	leg=$1 build=build/$3 plain=build/$2
+	shift 3
+	options=$*
+	case_ "kernels_${leg}_build"
+	make_test .
+	done_
+	[ $failures -eq 0 ] || exit 1
+	[ -e "$tree/$plain" ] || cp -a "$plain" "$tree/build"
+	cp -a "$build" "$tree/build"
+}
 
 # seeded NAME SOURCE KERNEL LINE CHANGED TESTS CAUGHT: in cuda/SOURCE, which is KERNEL or included by it, the one line that holds LINE gets
 # CHANGED in its place; the cases TESTS must then end as the expression CAUGHT says.
 seeded() {
-	case_ "kernels_seeded_$1"
+	case_ "kernels_${leg}_$1"
 	n=$(grep -cF -- "$4" "cuda/$2")
 	[ "$n" -eq 1 ] || fail "cuda/$2: $n lines hold '$4', 1 is wanted"
 	old=$4 new=$5 awk '{ i = index($0, ENVIRON["old"])
@@ -40,9 +46,8 @@ seeded() {
 		print }' "cuda/$2" >"$tree/cuda/$2"
 	touch -r "cuda/$2" "$tree/cuda/$2" # other kernels that include it need not be compiled
 	touch "$tree/cuda/$3"
-	MAKEFLAGS='' make -C "$tree" EMULATE=shadow -j "$jobs" "$build/tests/emu/test_kernels" >"$dir/log" 2>&1 ||
-		fail "$(tail -n 30 "$dir/log")"
-	"$tree/$build/tests/emu/test_kernels" "$6" >"$dir/log" 2>&1 && fail "nothing was caught"
+	make_test "$tree"
+	timeout 120 "$tree/$build/$test" "$6" >"$dir/log" 2>&1 && fail "nothing was caught"
 	grep -Eq -- "$7" "$dir/log" || fail "no line matches '$7': $(grep -v -e 'OK \]' -e 'RUN  ' "$dir/log" | head -n 5)"
 	[ -n "$why" ] || name="$name: $(grep -E -- "$7" "$dir/log" | head -n 1 | cut -c 1-200)"
 	done_
@@ -50,6 +55,11 @@ seeded() {
 	touch "$tree/cuda/$3"
 }
 
+leg shadow release emulated-shadow EMULATE=shadow
+case_ kernels_shadow
+"$build/$test" >"$dir/log" 2>&1 || fail "$(grep -v -e 'OK \]' -e 'RUN  ' "$dir/log" | tail -n 30)"
+grep -q '^\[       OK \] kernel_attention_shapes' "$dir/log" || fail "no case ran"
+done_
 race='a race with (a|another) (read|write)' unwritten='shared memory that no thread of the block has written'
 outside='outside of the allocation|not in device memory'
 seeded no_barrier device.cuh k_rms_norm.cu '	__syncthreads();' '' '*rms_norm*' "$race|$unwritten"
@@ -65,5 +75,19 @@ seeded strip_reused_early k_attention.cu k_attention.cu '__syncthreads(); /* the
 seeded keys_past_the_end k_attention.cu k_attention.cu 'r < rows && col + c < d ? to_float(x[r * stride + col + c]) : 0' \
 	'r <= rows && col + c < d ? to_float(x[r * stride + col + c]) : 0' '*attention_shapes*' "$outside"
 seeded no_running_maximum k_attention.cu k_attention.cu 'acc[i][t][c] *= shrink' 'acc[i][t][c] *= 1' '*attention*' 'attention .*: element [0-9]+ is'
+seeded values_read_early k_group_norm.cu k_group_norm.cu '__syncthreads(); /* all have given theirs */' '' '*group_norm*' "$race|$unwritten"
+seeded values_lost_early k_group_norm.cu k_group_norm.cu '__syncthreads(); /* all were taken */' '' '*group_norm*' "$race"
 seeded sums_of_one_slice k_group_norm.cu k_group_norm.cu 'sums[(slices + slice) * channels' 'sums[slices * channels' '*group_norm*' "$race|group_norm: element"
+
+# The quick suite runs the whole test so.
+leg plain release emulated EMULATE=1
+seeded no_barrier device.cuh k_rms_norm.cu '	__syncthreads();' '' '*rms_norm*' 'rms_norm: element [0-9]+ is -?nan'
+seeded no_tail_guard k_swiglu.cu k_swiglu.cu 'if (row >= m)' 'if (row > m)' '*swiglu*' 'touches byte [0-9]+ of device memory'
+seeded values_read_early k_group_norm.cu k_group_norm.cu '__syncthreads(); /* all have given theirs */' '' '*group_norm*' 'group_norm: element'
+
+# And under the sanitizers, so.
+leg sanitized san-address-undefined emulated-san-address-undefined EMULATE=1 SANITIZE=address,undefined
+seeded wide_moves_anywhere device.cuh k_swiglu.cu 'wide = wide && multiple(t, 16);' '' '*swiglu*' 'runtime error: .* misaligned address'
+seeded shared_too_small k_group_norm.cu k_group_norm.cu 'SHARED_ARRAY(double, shared, 2 * THREADS)' 'SHARED_ARRAY(double, shared, THREADS)' \
+	'*group_norm*' 'AddressSanitizer: use-after-poison'
 finish
