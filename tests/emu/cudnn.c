@@ -261,6 +261,7 @@ void *emu_cudnn(const char *name, char *why, size_t size)
 		OWN(cudnnBackendFinalize, finalize),
 #undef OWN
 	};
+	char compiler[32];
 	void *p;
 
 	/* cuDNN compiles attention only where it finds a driver; one is built beside the programs that are emulated. */
@@ -268,6 +269,9 @@ void *emu_cudnn(const char *name, char *why, size_t size)
 		snprintf(why, size, "%s", dlerror());
 		return NULL;
 	}
+	/* It closes the compiler after each plan.  Then nobody could tell whose the memory is that this leaves: so that one stays. */
+	snprintf(compiler, sizeof compiler, "libnvrtc.so.%d", CUDART_VERSION / 1000);
+	dlopen(compiler, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
 	for (size_t i = 0; i < sizeof own / sizeof *own; i++)
 		if (!strcmp(own[i].name, name)) {
 			memcpy(&p, &own[i].f, sizeof p);

@@ -22,3 +22,16 @@ void *dtp_cuda_symbol(enum dtp_cuda_library lib, const char *name, char *why, si
 		return NULL;
 	}
 }
+
+/* NVIDIA's libraries keep what they never free; the leak checker is not to tell of it.  What they are given of handles and descriptors is
+ * counted (emu_hold). */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_options(void);
+const char *__lsan_default_options(void)
+{
+	return "print_suppressions=0";
+}
+const char *__lsan_default_suppressions(void)
+{
+	return "leak:libcublasLt\nleak:libcudnn\nleak:libnvrtc\n";
+}
