@@ -171,6 +171,7 @@ struct peer {
 
 /* Whoever connects has so many places before it is known who it is, and so much time and room to say it. */
 #define STRANGERS 16
+#define DEAF_S 0.2      /* between two tries to take a connection for which there was no room */
 #define STRANGER_S 5.0
 #define STRANGER_BYTES (4u << 20)
 /* A host that is gone is taken for gone after so long without any sign of its network. */
@@ -180,6 +181,7 @@ struct dtp_server {
 	int npeers;
 	struct peer *peers; /* the numbered ones, then the strangers */
 	int listener;       /* -1: none */
+	double deaf_until;  /* it is not asked until then: what is waiting there could not be taken */
 	char *token;
 	struct entry *store;
 	struct dtp_server_events ev;
@@ -445,7 +447,7 @@ void dtp_server_poll(const struct dtp_server *s, struct pollfd *fds)
 {
 	for (int i = 0; i < places(s); i++)
 		fds[i] = (struct pollfd){.fd = s->peers[i].fd, .events = (short)(POLLIN | (s->peers[i].out_len ? POLLOUT : 0))};
-	fds[places(s)] = (struct pollfd){.fd = s->listener, .events = POLLIN};
+	fds[places(s)] = (struct pollfd){.fd = dtp_seconds() < s->deaf_until ? -1 : s->listener, .events = POLLIN};
 }
 
 /* The place of a new stranger: a free one, or that of the one who has been silent longest. */
@@ -473,6 +475,9 @@ static void accept_strangers(struct dtp_server *s)
 		dtp_server_add(s, peer, fd);
 		dtp_server_send(s, peer, &token);
 	}
+	/* No descriptors or memory: whoever waits is still there when asked again, and poll would not wait for it. */
+	if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+		s->deaf_until = dtp_seconds() + DEAF_S;
 }
 
 static void drop_strangers(struct dtp_server *s)

@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CHUNK_BYTES (16u << 20) /* whole rows up to this are passed on at a time */
 #define FOLDER_BYTES (64u << 20) /* allowed for what is small: configurations, tokenizer, headers */
@@ -351,6 +352,8 @@ enum dtp_code dtp_shards_copy_others(const struct dtp_pipeline *p, const char *d
 	for (size_t i = 0; !rc && i < sizeof folders / sizeof *folders; i++) {
 		snprintf(from, sizeof from, "%s/%s", p->model, folders[i]);
 		snprintf(to, sizeof to, "%s/%s", dir, folders[i]);
+		if (access(from, F_OK)) /* a folder whose prompts are encoded elsewhere needs no tokenizer */
+			continue;
 		rc = dtp_make_folder(to, err);
 		if (!rc)
 			rc = dtp_copy_small_files(from, to, err);

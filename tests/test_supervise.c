@@ -5,6 +5,8 @@
 #include "supervise.h"
 
 #include <signal.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -352,6 +354,50 @@ static void control_server_hears_the_last_words(void **state)
 	dtp_server_free(s);
 }
 
+/* Without a descriptor for it a connection waits, and poll waits too, instead of returning for it over and over. */
+static void control_server_waits_where_descriptors_run_out(void **state)
+{
+	struct dtp_server_events ev = {NULL, hear, hear_end, false};
+	struct dtp_server *s = dtp_server_new(1, &ev);
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t size = sizeof at;
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), client = socket(AF_INET, SOCK_STREAM, 0);
+	struct pollfd *fds = calloc((size_t)dtp_server_entries(s), sizeof *fds);
+	struct rlimit all, none;
+
+	(void)state;
+	assert_int_equal(bind(listener, (struct sockaddr *)&at, size), 0);
+	assert_int_equal(listen(listener, 1), 0);
+	assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &size), 0);
+	assert_int_equal(connect(client, (struct sockaddr *)&at, size), 0);
+	dtp_server_listen(s, listener, "token");
+	int n = dtp_server_entries(s);
+	assert_non_null(fds);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &all), 0);
+	none = all;
+	none.rlim_cur = 0;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+	dtp_server_poll(s, fds);
+	assert_int_equal(fds[n - 1].fd, listener);
+	fds[n - 1].revents = POLLIN;
+	dtp_server_handle(s, fds);
+	dtp_server_poll(s, fds);
+	assert_int_equal(fds[n - 1].fd, -1);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &all), 0);
+	for (int tries = 0; fds[n - 1].fd < 0 && tries < 1000; tries++) {
+		usleep(10000);
+		dtp_server_poll(s, fds);
+	}
+	assert_int_equal(fds[n - 1].fd, listener);
+	fds[n - 1].revents = POLLIN;
+	dtp_server_handle(s, fds);
+	char c;
+	assert_int_equal(read(client, &c, 1), 1); /* of the token */
+	close(client);
+	free(fds);
+	dtp_server_free(s);
+}
+
 #define judged(fn) cmocka_unit_test_teardown(fn, finish)
 
 int main(void)
@@ -375,6 +421,7 @@ int main(void)
 		cmocka_unit_test(control_message_survives_the_wire),
 		cmocka_unit_test(control_garbage_is_recognised),
 		cmocka_unit_test(control_server_hears_the_last_words),
+		cmocka_unit_test(control_server_waits_where_descriptors_run_out),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,6 +40,15 @@ for source in klein-tiny:1 klein-tiny:2 klein-tiny-sharded:4 klein-tiny:8; do
 	done_
 done
 
+case_ shard_without_tokenizer
+cp -r $model "$dir/without" && rm -r "$dir/without/tokenizer"
+rm -rf "$d" "$dir/out/back"
+works shard --model "$dir/without" --tp-degree 2 -o "$d"
+works unshard "$d" -o "$dir/out/back"
+diff -r "$dir/without" "$dir/out/back" >"$dir/diff" || fail "$(cat "$dir/diff")"
+rm -rf "$dir/without"
+done_
+
 rm -rf "$d" "$dir/out/back"
 case_ same_folder_from_the_same_model
 works shard --model $model --tp-degree 4 -o "$d"
