@@ -4,7 +4,9 @@
 
 #include "clock.h"
 #include "items.h"
+#include "naming.h"
 #include "output.h"
+#include "request.h"
 #include "units.h"
 #include "worker.h"
 
@@ -29,9 +31,16 @@ enum dtp_code dtp_batch_check_options(const struct dtp_args *args, struct dtp_er
 		return dtp_fail(err, DTP_REFUSED, "--dump-stages records one prompt: it cannot be given with --prompts");
 	if (args->prompts && args->latents)
 		return dtp_fail(err, DTP_REFUSED, "--latents is the noise of one picture: it cannot be given with --prompts");
+	if (args->resume && args->force)
+		return dtp_fail(err, DTP_REFUSED, "--resume and --force: give one of them");
+	if (args->prompts && args->grid)
+		return dtp_fail(err, DTP_REFUSED, "--grid is a sheet of one prompt's images: it cannot be given with --prompts");
 	if (args->resume && !args->prompts)
 		return dtp_fail(err, DTP_REFUSED, "--resume goes on with a batch: it needs --prompts");
-	return DTP_OK;
+	if (!args->prompts || !args->pattern)
+		return DTP_OK;
+	return dtp_name_check(args->pattern, err) ? err->code
+		: dtp_output_check_format(args->pattern, args->output_type == DTP_ARG_LATENT, err);
 }
 
 enum dtp_code dtp_batch_check_files(const struct dtp_args *args, struct dtp_err *err)
@@ -164,18 +173,6 @@ static enum dtp_code lead(struct batch *b, const struct command *c, const char *
 	return carry_out(b, c, text, err);
 }
 
-/* Folders that a name asks for, below the batch's own. */
-static enum dtp_code make_folders(char *path, size_t base, struct dtp_err *err)
-{
-	for (char *slash = strchr(path + base, '/'); slash; slash = strchr(slash + 1, '/')) {
-		*slash = '\0';
-		if (mkdir(path, 0777) && errno != EEXIST)
-			return dtp_fail(err, DTP_FAILED, "cannot make the folder '%s': %s", path, strerror(errno));
-		*slash = '/';
-	}
-	return DTP_OK;
-}
-
 static enum dtp_code write_and_record(struct batch *b, const struct dtp_image *image, const char *file, struct dtp_err *err)
 {
 	const char *folder = dtp_batch_folder(b->rank->args);
@@ -186,7 +183,7 @@ static enum dtp_code write_and_record(struct batch *b, const struct dtp_image *i
 		free(parameters);
 		return dtp_fail(err, DTP_FAILED, "out of memory");
 	}
-	code = make_folders(path, strlen(folder) + 1, err);
+	code = dtp_make_folders(path, strlen(folder) + 1, DTP_FAILED, err);
 	if (!code)
 		code = dtp_output_write_as(&(struct dtp_drawn){b->rank, &b->at->line.args, &b->at->request}, path, image, err);
 	if (!code)
@@ -353,6 +350,9 @@ static enum dtp_code open_record(struct batch *b, struct dtp_err *err)
 
 	if (dtp_record_open(dtp_batch_folder(r->args), first, r->args->resume, r->mon, &b->record, err))
 		return err->code;
+	if (first && !r->args->resume && !r->args->force && !dtp_record_is_new(b->record))
+		return dtp_fail(err, DTP_REFUSED, "'%s' holds an earlier batch: --resume goes on with it, --force draws all of it anew; or give "
+				"another folder", dtp_batch_folder(r->args));
 	return first ? dtp_record_begin(b->record, r->request.seed, err) : DTP_OK;
 }
 

@@ -94,9 +94,11 @@ struct dtp_args {
 	double guidance_scale, timeout, tflops, tolerance;
 	uint64_t seed;
 	int dtype, device, output_type, guidance_passes, launcher, progress;
-	bool exact_timesteps, keep_text_encoder, no_metadata, resume, show, preview, json, quiet, suggest, diff, check, free_run, help, version;
-	const char *from;
+	bool exact_timesteps, keep_text_encoder, no_metadata, force, resume, show, preview, json, quiet, suggest, diff, check, free_run;
+	bool help, version;
+	const char *from, *grid;
 	bool beside_whole; /* set by the command: see struct dtp_options */
+	const char *pattern;             /* of the names in a batch's folder; NULL: numbers */
 	const char *model_name;          /* model as it was given, once that has become a folder */
 	const struct dtp_recall *recall; /* what `from` said; NULL: nothing was read */
 	uint64_t recalled; /* of `given`: not typed, but read from `from` */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "items.h"
 
+#include "batch.h"
+#include "naming.h"
 #include "recipe.h"
 #include "request.h"
 
@@ -23,11 +25,13 @@ void dtp_item_free(struct dtp_item *item)
 
 char *dtp_item_file(const struct dtp_item *item, int image)
 {
+	const struct dtp_name_values v = {item->request.prompt, item->request.seed + (uint64_t)image, item->first + image};
+	const char *name = item->line.has_output ? item->line.args.output : item->line.args.pattern;
 	char *s;
 
-	if (item->line.has_output)
-		return dtp_output_name(item->line.args.output, image, item->request.num_images);
-	return asprintf(&s, "%04" PRId64 "%s", item->first + image,
+	if (name)
+		return dtp_name_make(name, &v, image, item->request.num_images);
+	return asprintf(&s, DTP_NAME_INDEX "%s", (long long)v.index,
 			item->request.output == DTP_OUTPUT_LATENT ? ".safetensors" : ".png") < 0 ? NULL : s;
 }
 
@@ -50,7 +54,7 @@ enum dtp_code dtp_item_request(const struct dtp_rank *rank, const char *text, si
 	if (!line->has_seed)
 		request->seed = rank->request.seed + (uint64_t)first;
 	if (!code && line->has_output)
-		code = dtp_output_check_format(&line->args, err);
+		code = dtp_output_check_format(line->args.output, request->output == DTP_OUTPUT_LATENT, err);
 	return code ? code : dtp_pipeline_resolve(rank->pipeline, request, err);
 }
 
@@ -194,6 +198,24 @@ void dtp_items_complain(struct dtp_items *items, int64_t number, bool own, const
 	mon->warn(mon->arg, text);
 }
 
+/* An image of ours whose file nobody has said may be replaced: told, and left as it is. */
+static bool is_taken(struct dtp_items *items, const struct dtp_item *item, const char *file)
+{
+	const struct dtp_args *args = items->rank->args;
+	struct dtp_err why = DTP_ERR_INIT;
+	char *path;
+
+	if (args->resume || !file || asprintf(&path, "%s/%s", dtp_batch_folder(args), file) < 0)
+		return false;
+	enum dtp_code code = dtp_output_check_taken(args, path, &why);
+	free(path);
+	if (code) {
+		items->tally.failed++;
+		dtp_items_complain(items, item->number, true, &why);
+	}
+	return code;
+}
+
 static enum dtp_code find_todo(struct dtp_items *items, struct dtp_item *item, struct dtp_err *err)
 {
 	item->todo = calloc((size_t)item->request.num_images, sizeof *item->todo);
@@ -202,11 +224,11 @@ static enum dtp_code find_todo(struct dtp_items *items, struct dtp_item *item, s
 	for (int i = 0; i < item->request.num_images; i++) {
 		if (!is_own(items, item, i))
 			continue;
-		char *file = items->record ? dtp_item_file(item, i) : NULL;
-		char *parameters = file ? dtp_item_parameters(item, i, items->rank, items->sources) : NULL;
+		char *file = dtp_item_file(item, i);
+		char *parameters = file && items->record ? dtp_item_parameters(item, i, items->rank, items->sources) : NULL;
 		if (parameters && dtp_record_has(items->record, file, parameters))
 			items->tally.present++;
-		else
+		else if (!is_taken(items, item, file))
 			item->todo[item->ntodo++] = i;
 		free(file);
 		free(parameters);

@@ -95,6 +95,15 @@ static enum dtp_code agree_on_seed(struct dtp_rank *r, struct dtp_err *err)
 	return dtp_broadcast(r->world, seed, sizeof *seed, 0, err);
 }
 
+/* A default name that is free on rank 0's host is every replica's. */
+static enum dtp_code agree_on_name(struct dtp_rank *r, struct dtp_err *err)
+{
+	r->output_number = r->rank == 0 ? dtp_output_free(r->args, r->request.num_images) : 1;
+	if (r->args->output || r->args->prompts)
+		return DTP_OK;
+	return dtp_broadcast(r->world, &r->output_number, sizeof r->output_number, 0, err);
+}
+
 /* Two passes of guidance at once on all ranks, or in turn on all: as the machine with least room can. */
 static enum dtp_code agree_on_passes(struct dtp_rank *r, struct dtp_err *err)
 {
@@ -138,7 +147,7 @@ static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "compare the ranks' models");
 	if (dtp_pipeline_agree(r->pipeline, r->world, err))
 		return err->code;
-	return agree_on_passes(r, err) ? err->code : agree_on_seed(r, err);
+	return agree_on_passes(r, err) || agree_on_name(r, err) ? err->code : agree_on_seed(r, err);
 }
 
 enum dtp_code dtp_rank_sources(struct dtp_rank *r, const struct dtp_sources **out, struct dtp_err *err)

@@ -18,6 +18,7 @@ struct dtp_rank {
 	const struct dtp_monitor *mon;
 	struct dtp_monitor muted;   /* mon without notes and warnings: opening tells nothing that was not told before */
 	struct dtp_pipeline *pipeline;
+	int output_number;          /* of the default name (dtp_output_free) */
 	struct dtp_sources *sources; /* NULL until they are asked for */
 	struct dtp_backend *backend;
 	struct dtp_comm *world;

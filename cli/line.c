@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "line.h"
 
+#include "naming.h"
 #include "record.h"
 #include "suggest.h"
 #include "utf8.h"
@@ -85,6 +86,8 @@ static enum dtp_code parse_object(const char *text, size_t len, struct dtp_line 
 	line->args.given |= given;
 	if (!code && line->has_output)
 		code = dtp_line_check_output(line->args.output, err);
+	if (!code && line->has_output)
+		code = dtp_name_check(line->args.output, err);
 	return code;
 }
 

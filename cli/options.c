@@ -100,14 +100,21 @@ const struct dtp_option dtp_options[] = {
 	{.name = "output", .run_only = true, .letter = 'o', .kind = DTP_OPT_PATH, .group = DTP_GROUP_OUTPUT,
 	 .commands = DTP_CMD_RUN | DTP_CMD_DOCTOR | DTP_CMD_CONVERT | DTP_CMD_LINE | DTP_CMD_DECODE,
 	 .offset = AT(output), .value = "FILE",
-	 .text = "where to write; several images become NAME_0.png, NAME_1.png, ...; a file that exists is replaced; of a batch "
-	 "(--prompts) the folder, made if need be; of shard and unshard a new folder",
+	 .text = "where to write: a name, or a pattern in which {seed}, {index} and {prompt} are filled in ('out/{seed}.png'), its folders "
+	 "made if need be; several images become NAME_0.png, NAME_1.png, ... where nothing else tells them apart; a file that exists is not "
+	 "touched: a name that was given is refused, the default becomes out-2.png; of a batch (--prompts) the folder, or the folder and a "
+	 "pattern; of shard and unshard a new folder",
 	 .def = "out.png or out.safetensors, of a batch the folder out; bench writes none"},
 	{.name = "output-type", .run_only = true, .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_OUTPUT,
 	 .commands = (DTP_CMD_ASK & ~DTP_CMD_VERIFY) | DTP_CMD_RECIPE,
 	 .offset = AT(output_type), .choices = "png=pil latent",
 	 .text = "png: a picture; latent: a safetensors file with the tensor 'latents' as the pipeline class returns it",
 	 .def = "png"},
+	{.name = "force", .letter = 'f', .run_only = true, .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_OUTPUT,
+	 .commands = DTP_CMD_RUN | DTP_CMD_DECODE, .offset = AT(force),
+	 .text = "replace files that exist; of a batch, draw all images of a folder anew"},
+	{.name = "grid", .run_only = true, .kind = DTP_OPT_PATH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_GENERATE, .offset = AT(grid),
+	 .value = "FILE", .text = "write a sheet of all images too, in rows, reduced where its sides would have more than 4096 pixels"},
 	{.name = "no-metadata", .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_RUN | DTP_CMD_DECODE,
 	 .offset = AT(no_metadata),
 	 .text = "do not write into the PNG what it was made of: prompt, seed, options, names of files, checksums"},

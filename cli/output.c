@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "output.h"
 
+#include "naming.h"
 #include "recipe.h"
 #include "request.h"
 #include "safetensors.h"
@@ -57,8 +58,14 @@ enum dtp_code dtp_output_write(void *arg, const struct dtp_image *image, struct 
 {
 	struct dtp_rank *r = arg;
 	const struct dtp_drawn d = {r, r->args, &r->request};
-	char *path = dtp_output_name(dtp_output_path(r->args), image->index, r->request.num_images);
-	enum dtp_code code = path ? dtp_output_write_as(&d, path, image, err) : dtp_fail(err, DTP_FAILED, "out of memory");
+	char *path = dtp_output_name(r->args, r->request.seed, image->index, r->request.num_images, r->output_number);
+	enum dtp_code code = path && dtp_name_is_pattern(dtp_output_path(r->args)) ? dtp_make_folders(path, 0, DTP_FAILED, err) : DTP_OK;
+
+	if (code) {
+		free(path);
+		return code;
+	}
+	code = path ? dtp_output_write_as(&d, path, image, err) : dtp_fail(err, DTP_FAILED, "out of memory");
 
 	free(path);
 	return code;

@@ -3,6 +3,7 @@
 
 #include "image.h"
 #include "recipe.h"
+#include "request.h"
 #include "text.h"
 #include "values.h"
 
@@ -53,12 +54,16 @@ static bool is_replaced(const struct dtp_args *args, const struct dtp_option *o)
 		size_t given, replaces;
 	} pairs[] = {
 #define PAIR(a, b) {offsetof(struct dtp_args, a), offsetof(struct dtp_args, b)}
-		PAIR(prompt, prompt_embeds), PAIR(negative_prompt, prompt_embeds), PAIR(system_message, prompt_embeds),
-		PAIR(max_sequence_length, prompt_embeds), PAIR(prompt_embeds, prompt), PAIR(prompt_embeds, negative_prompt),
-		PAIR(prompt_embeds, system_message), PAIR(prompt_embeds, max_sequence_length), PAIR(seed, latents),
-		PAIR(latents, seed), PAIR(latents, height), PAIR(latents, width),
+		PAIR(seed, latents), PAIR(latents, seed), PAIR(latents, height), PAIR(latents, width),
 #undef PAIR
 	};
+
+	if (DTP_GIVEN(args, prompt_embeds) && dtp_embeds_exclude(o->offset))
+		return true;
+	for (int i = 0; o->offset == offsetof(struct dtp_args, prompt_embeds) && i < dtp_noptions; i++)
+		if (dtp_options[i].commands & DTP_CMD_RECIPE && dtp_embeds_exclude(dtp_options[i].offset) &&
+		    dtp_args_given(args, dtp_options[i].offset))
+			return true;
 
 	for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
 		if (o->offset == pairs[i].replaces && dtp_args_given(args, pairs[i].given))

@@ -233,6 +233,13 @@ bool dtp_record_seed(const char *folder, uint64_t *seed)
 	return has;
 }
 
+bool dtp_record_is_new(const struct dtp_record *r)
+{
+	struct stat st;
+
+	return !fstat(r->fd, &st) && !st.st_size;
+}
+
 /* ---- writing */
 
 /* One call, so that lines of several replicas do not mix; on the disk before anything builds on it. */

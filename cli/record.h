@@ -21,6 +21,7 @@ struct dtp_record;
 enum dtp_code dtp_record_open(const char *folder, bool lead, bool known, const struct dtp_monitor *mon, struct dtp_record **out,
 			      struct dtp_err *err);
 void dtp_record_close(struct dtp_record *r);
+bool dtp_record_is_new(const struct dtp_record *r); /* nothing has been written yet */
 /* A run begins; only for the lead. */
 enum dtp_code dtp_record_begin(struct dtp_record *r, uint64_t seed, struct dtp_err *err);
 /* The seed of the last run that the folder's record knows; false: none. */

@@ -2,6 +2,7 @@
 #include "request.h"
 
 #include "file.h"
+#include "naming.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,24 +44,6 @@ void dtp_request_make(const struct dtp_args *args, struct dtp_options *options, 
 	};
 }
 
-/* The suffix with its dot, or the end of the name; a dot at the start of the file's name makes no suffix. */
-static const char *suffix(const char *path)
-{
-	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
-
-	return dot && dot != name ? dot : path + strlen(path);
-}
-
-char *dtp_output_name(const char *output, int index, int count)
-{
-	const char *end = suffix(output);
-	char *s = NULL;
-
-	if (count <= 1)
-		return strdup(output);
-	return asprintf(&s, "%.*s_%d%s", (int)(end - output), output, index, end) < 0 ? NULL : s;
-}
-
 const char *dtp_output_path(const struct dtp_args *args)
 {
 	if (args->output)
@@ -68,13 +51,39 @@ const char *dtp_output_path(const struct dtp_args *args)
 	return args->output_type == DTP_ARG_LATENT ? "out.safetensors" : "out.png";
 }
 
-enum dtp_code dtp_output_check_format(const struct dtp_args *args, struct dtp_err *err)
+char *dtp_output_name(const struct dtp_args *args, uint64_t seed, int index, int count, int number)
+{
+	const struct dtp_name_values v = {args->prompt ? args->prompt : "", seed + (uint64_t)index, index};
+	char *numbered = number > 1 ? dtp_name_number(dtp_output_path(args), '-', number) : NULL, *name = NULL;
+
+	if (number <= 1 || numbered)
+		name = dtp_name_make(numbered ? numbered : dtp_output_path(args), &v, index, count);
+	free(numbered);
+	return name;
+}
+
+int dtp_output_free(const struct dtp_args *args, int count)
+{
+	int number = 1, i = 0;
+
+	if (args->output || args->force)
+		return 1;
+	while (i < count) {
+		char *name = dtp_output_name(args, args->seed, i, count, number);
+		bool taken = name && dtp_name_is_taken(name);
+		free(name);
+		i = taken ? 0 : i + 1;
+		number += taken;
+	}
+	return number;
+}
+
+enum dtp_code dtp_output_check_format(const char *path, bool latent, struct dtp_err *err)
 {
 	static const char *const pictures[] = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm",
 		".avif", ".heic", ".jxl"};
 	static const char *const tensors[] = {".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npy", ".npz", ".gguf"};
-	bool latent = args->output_type == DTP_ARG_LATENT;
-	const char *path = dtp_output_path(args), *end = suffix(path);
+	const char *end = dtp_name_suffix(path);
 
 	for (size_t i = latent ? 0 : 1; i < sizeof pictures / sizeof pictures[0]; i++)
 		if (!strcasecmp(end, pictures[i]))
@@ -133,25 +142,74 @@ static enum dtp_code check_beside(const char *output, const char *option, const 
 	return path ? dtp_outfile_check(path, err) : DTP_OK;
 }
 
+enum dtp_code dtp_output_check_taken(const struct dtp_args *args, const char *name, struct dtp_err *err)
+{
+	if (args->force || !dtp_name_is_taken(name))
+		return DTP_OK;
+	return dtp_fail(err, DTP_REFUSED, "'%s' exists: --force replaces it; or give another name, perhaps a pattern such as "
+			"--output 'fox-{seed}.png'", name);
+}
+
+/* Of a pattern, the folders that all images share are made; those that its fields name come with their images. */
+static enum dtp_code check_folder(const char *pattern, const char *name, struct dtp_err *err)
+{
+	size_t n = dtp_name_folder(pattern);
+	const char *slash = strrchr(name, '/');
+	char *path;
+
+	if (!dtp_name_is_pattern(pattern))
+		return dtp_outfile_check(name, err);
+	if (asprintf(&path, "%.*s%s%s", (int)n, pattern, n ? "/" : "", slash ? slash + 1 : name) < 0)
+		return dtp_fail(err, DTP_FAILED, "out of memory");
+	enum dtp_code code = dtp_make_folders(path, 0, DTP_REFUSED, err);
+	if (!code)
+		code = dtp_outfile_check(path, err);
+	free(path);
+	return code;
+}
+
+static enum dtp_code check_output(const struct dtp_args *args, const char *name, bool known, struct dtp_err *err)
+{
+	if (check_beside(name, "dump-stages", args->dump_stages, err) ||
+	    check_beside(name, "save-prompt-embeds", args->save_prompt_embeds, err) || check_beside(name, "grid", args->grid, err) ||
+	    (known && dtp_output_check_taken(args, name, err)))
+		return err->code;
+	return check_folder(dtp_output_path(args), name, err);
+}
+
+static enum dtp_code check_pattern(const struct dtp_args *args, struct dtp_err *err)
+{
+	if (args->output && dtp_name_check(args->output, err))
+		return err->code;
+	if (args->output && args->latents && dtp_name_has(args->output, "seed"))
+		return dtp_fail(err, DTP_REFUSED, "output '%s': the noise of --latents has no seed", args->output);
+	return DTP_OK;
+}
+
+static enum dtp_code check_grid(const struct dtp_args *args, struct dtp_err *err)
+{
+	if (!args->grid)
+		return DTP_OK;
+	if (args->output_type == DTP_ARG_LATENT)
+		return dtp_fail(err, DTP_REFUSED, "--grid is a sheet of pictures: it cannot be given with --output-type latent");
+	return dtp_output_check_format(args->grid, false, err) ? err->code : dtp_output_check_taken(args, args->grid, err);
+}
+
 enum dtp_code dtp_outputs_check(const struct dtp_args *args, int count, struct dtp_err *err)
 {
 	const char *path = dtp_output_path(args), *dump = args->dump_stages, *embeds = args->save_prompt_embeds;
+	bool known = DTP_GIVEN(args, seed) || !dtp_name_has(path, "seed");
+	int number = dtp_output_free(args, count);
 
 	if (embeds && !args->output)
 		return dtp_outfile_check(embeds, err);
 	if (embeds && dump && !strcmp(embeds, dump))
 		return dtp_fail(err, DTP_REFUSED, "--save-prompt-embeds and --dump-stages would both write '%s'", dump);
-	if (dtp_output_check_format(args, err))
+	if (check_pattern(args, err) || dtp_output_check_format(path, args->output_type == DTP_ARG_LATENT, err) || check_grid(args, err))
 		return err->code;
 	for (int i = 0; i < count; i++) {
-		char *name = dtp_output_name(path, i, count);
-		if (!name)
-			return dtp_fail(err, DTP_FAILED, "out of memory");
-		enum dtp_code code = check_beside(name, "dump-stages", dump, err);
-		if (!code)
-			code = check_beside(name, "save-prompt-embeds", embeds, err);
-		if (!code)
-			code = dtp_outfile_check(name, err);
+		char *name = dtp_output_name(args, args->seed, i, count, number);
+		enum dtp_code code = name ? check_output(args, name, known, err) : dtp_fail(err, DTP_FAILED, "out of memory");
 		free(name);
 		if (code)
 			return code;

@@ -16,5 +16,5 @@ make -j "$(nproc)"
 show=no
 [ ! -t 2 ] || show=yes
 ./difftp --model $model --prompt "${1:-a red circle left of a blue square}" --tp-degree 2 --height 128 --width 128 \
-	--show=$show -o out.png
+	--show=$show --force -o out.png
 echo "The picture is in $PWD/out.png"

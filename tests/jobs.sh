@@ -15,7 +15,7 @@ port=$((20000 + $$ % 9000)) # nobody's, it is hoped
 # one ARGUMENT...: one rank, with the environment as it stands
 one() {
 	"$DIFFTP" --model $model --prompt "a red fox" --height 64 --width 64 --steps 4 --seed 1 --max-sequence-length 32 \
-		-o "$dir/out/x.png" --timeout 2 "$@"
+		--force -o "$dir/out/x.png" --timeout 2 "$@"
 }
 # torchrun N ARGUMENT...: what each rank prints and returns is in $dir/{out,err,rc}.RANK
 torchrun() {
@@ -54,7 +54,7 @@ mpirun() {
 	: >"$dir/out.1"
 	# shellcheck disable=SC2086 # none or one
 	command mpirun $as_root --oversubscribe -n "$n" "$DIFFTP" --model $model --prompt "a red fox" --height 64 --width 64 \
-		--steps 4 --seed 1 --max-sequence-length 32 -o "$dir/out/x.png" --timeout 2 "$@" >"$dir/out.0" 2>"$dir/err.0" </dev/null
+		--steps 4 --seed 1 --max-sequence-length 32 --force -o "$dir/out/x.png" --timeout 2 "$@" >"$dir/out.0" 2>"$dir/err.0" </dev/null
 	rc=$?
 	for r in $(seq 0 $((n - 1))); do echo $rc >"$dir/rc.$r"; done
 }

@@ -3,6 +3,7 @@
 #include "support.h"
 
 #include "fit.h"
+#include "naming.h"
 #include "request.h"
 
 #include <sys/stat.h>
@@ -294,7 +295,7 @@ static void output_names(void **state)
 		{"d/.hidden", 2, 3, "d/.hidden_2"}, {"a.b/.c.png", 1, 2, "a.b/.c_1.png"},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-		char *name = dtp_output_name(cases[i].out, cases[i].i, cases[i].n);
+		char *name = dtp_name_make(cases[i].out, &(struct dtp_name_values){"", 0, 0}, cases[i].i, cases[i].n);
 		assert_string_equal(name, cases[i].name);
 		free(name);
 	}

@@ -21,7 +21,7 @@ single() {
 	file=$1
 	shift
 	# shellcheck disable=SC2086 # words
-	"$DIFFTP" --model $model $small -q -o "$file" "$@" 2>"$dir/single" </dev/null || fail "$(cat "$dir/single")"
+	"$DIFFTP" --model $model $small -q --force -o "$file" "$@" 2>"$dir/single" </dev/null || fail "$(cat "$dir/single")"
 }
 exits() { # CODE
 	[ $rc -eq "$1" ] || fail "exit code $rc, not $1: $(cat "$dir/stderr")"
@@ -104,6 +104,17 @@ batch guided --prompts "$dir/guided" --model "$dir/base" --seed 3 --image tests/
 [ "$(drawn)" = '0000.png 0001.png 0002.png ' ] || fail "with another reference: drew $(drawn)"
 done_
 
+case_ patterns_of_names
+printf 'A red fox, in snow!\n{"prompt": "Ein Füchslein", "num_images": 2, "seed": 7}\n{"prompt": "x", "output": "{prompt}/of-{index}.png"}\n' >"$dir/named"
+printf '{"prompt": "y", "output": "{promt}.png"}\n' >>"$dir/named"
+batch 'by/{prompt}-{seed}.png' --prompts "$dir/named" --seed 100
+exits 1
+holds by a-red-fox-in-snow-100.png ein-füchslein-7.png ein-füchslein-8.png x/of-0003.png
+says "^warning: $dir/named:4: output '\{promt\}.png': '\{promt\}' stands for nothing: did you mean 'prompt'\?$"
+batch 'by/{prompt}-{seed}.png' --prompts "$dir/named" --seed 100 --resume
+[ "$(drawn)" = '' ] || fail "drew $(drawn)"
+done_
+
 case_ latents
 batch latents --prompts "$dir/lines" --output-type latent -n 2
 exits 1
@@ -163,13 +174,13 @@ case_ what_does_not_fit_beside_each_other_goes_in_turn
 batch all --prompts "$dir/four" --seed 1
 for limit in 1GB:1:1 142MB:1:1 140MB:1:1 139MB:4:4; do
 	loads=${limit#*:}
-	batch level --prompts "$dir/four" --seed 1 --max-memory "${limit%%:*}"
+	batch level --prompts "$dir/four" --seed 1 --force --max-memory "${limit%%:*}"
 	exits 0
 	says "loaded the text encoder ${loads%:*}, the transformer ${loads#*:}, "
 	diff -r -x '*.jsonl' "$into/all" "$into/level" >"$dir/diff" || fail "$limit: $(cat "$dir/diff")"
 done
 says '^transformer and VAE do not fit beside each other: they are loaded in turn for each image$'
-batch level --prompts "$dir/four" --seed 1 --max-memory 142MB
+batch level --prompts "$dir/four" --seed 1 --force --max-memory 142MB
 says '^the text encoder does not fit beside the transformer: prompts are encoded in groups of up to 32'
 printf 'a\n{"prompt":"b","height":1024,"width":1024}\n{"prompt":"c","height":1024,"width":1024}\n' >"$dir/large"
 batch large --prompts "$dir/large" --seed 1 --max-memory 160MB
@@ -334,7 +345,7 @@ for change in '--seed 2' '--steps 3' '--height 32' '--dtype fp32' '--max-sequenc
 	batch again --prompts "$dir/changed" --seed 1 $change --resume
 	[ "$(drawn)" = '0000.png 0001.png 0002.png 0003.png ' ] || fail "$change: drew $(drawn)"
 done
-batch again --prompts "$dir/changed" --seed 1
+batch again --prompts "$dir/changed" --seed 1 --force
 cp -r $model "$dir/copy"
 batch again --prompts "$dir/changed" --seed 1 --model "$dir/copy" --resume
 [ "$(drawn)" = '' ] || fail "drew $(drawn) with the same model elsewhere"
@@ -353,9 +364,26 @@ says "^seed ${seed:-none} \(the record's\)$"
 [ "$(drawn)" = '0002.png ' ] || fail "drew $(drawn)"
 done_
 
-case_ without_resume_all_is_drawn
-batch again --prompts "$dir/four" --seed 1
+case_ force_draws_all_again
+batch again --prompts "$dir/four" --seed 1 --force
 [ "$(drawn)" = '0000.png 0001.png 0002.png 0003.png ' ] || fail "drew $(drawn)"
+done_
+
+case_ earlier_images_are_not_replaced
+batch again --prompts "$dir/four" --seed 1
+exits 2
+says "^difftp: '$into/again' holds an earlier batch: --resume goes on with it, --force draws all of it anew; or give another folder$"
+mkdir "$into/kept"
+echo mine >"$into/kept/0001.png"
+batch kept --prompts "$dir/four" --seed 1 --dp-degree 2
+exits 1
+says "^rank 1: warning: $dir/four:2: '$into/kept/0001.png' exists: --force replaces it"
+[ "$(grep -c 'warning: ' "$dir/stderr")" -eq 1 ] || fail "other warnings: $(cat "$dir/stderr")"
+[ "$(drawn)" = '0000.png 0002.png 0003.png ' ] || fail "drew $(drawn)"
+[ "$(cat "$into/kept/0001.png")" = mine ] || fail "it was replaced"
+batch kept --prompts "$dir/four" --seed 1 --resume
+exits 0
+[ "$(drawn)" = '0001.png ' ] || fail "drew $(drawn)"
 done_
 
 case_ one_run_in_a_folder
@@ -377,6 +405,9 @@ done_
 set -- --model $model --height 64 --width 64 --steps 1 --max-sequence-length 16 -q
 refuse both_kinds_of_prompts '--prompt and --prompts: give one of them' "$@" --prompt x --prompts "$dir/four"
 refuse stages_of_many '--dump-stages records one prompt: it cannot be given with --prompts' "$@" --prompts "$dir/four" --dump-stages x
+refuse resume_and_force '--resume and --force: give one of them' "$@" --prompts "$dir/four" --resume --force
+refuse grid_of_a_batch "--grid is a sheet of one prompt's images: it cannot be given with --prompts" "$@" --prompts "$dir/four" --grid "$dir/never.png"
+refuse pattern_of_another_format "'\{seed\}.jpg': only PNG files are written, not '.jpg'" "$@" --prompts "$dir/four" -o "$dir/never/{seed}.jpg"
 refuse resume_of_nothing '--resume goes on with a batch: it needs --prompts' "$@" --prompt x --resume
 refuse missing_file "cannot read '$dir/none': No such file or directory" "$@" --prompts "$dir/none" -o "$dir/never"
 refuse folder_of_prompts "'$dir' is a folder, --prompts takes a file of lines" "$@" --prompts "$dir" -o "$dir/never"

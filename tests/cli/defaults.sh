@@ -42,12 +42,12 @@ case_ defaults_of_every_kind
 config "# a comment" "" "	model=$model " 'steps =  7' 'guidance_scale = 2.5' '--height = 96' 'max-memory = 900GB' 'dtype = float32' \
 	'keep-text-encoder = yes' 'quiet=No'
 planned '96'
-"$DIFFTP" --prompt x --max-sequence-length 32 --seed 1 --width 64 -o "$dir/x.png" >/dev/null 2>"$dir/err" || fail "$(cat "$dir/err")"
+"$DIFFTP" --prompt x --max-sequence-length 32 --seed 1 --width 64 --force -o "$dir/x.png" >/dev/null 2>"$dir/err" || fail "$(cat "$dir/err")"
 grep -q '64x96, 7 steps, guidance 2.5.* fp32' "$dir/err" || fail "$(cat "$dir/err")"
-"$DIFFTP" --prompt x --max-sequence-length 32 --seed 1 --width 64 --steps 1 -q -o "$dir/x.png" 2>"$dir/err" || fail "$(cat "$dir/err")"
+"$DIFFTP" --prompt x --max-sequence-length 32 --seed 1 --width 64 --steps 1 -q --force -o "$dir/x.png" 2>"$dir/err" || fail "$(cat "$dir/err")"
 [ ! -s "$dir/err" ] || fail "not quiet: $(cat "$dir/err")"
 config "quiet = yes"
-"$DIFFTP" --model $model --prompt x --max-sequence-length 32 --height 64 --width 64 --steps 1 --seed 1 --quiet=no -o "$dir/x.png" 2>"$dir/err" ||
+"$DIFFTP" --model $model --prompt x --max-sequence-length 32 --height 64 --width 64 --steps 1 --seed 1 --quiet=no --force -o "$dir/x.png" 2>"$dir/err" ||
 	fail "$(cat "$dir/err")"
 grep -q '^wrote ' "$dir/err" || fail "quiet though --quiet=no: $(cat "$dir/err")"
 done_

@@ -71,7 +71,7 @@ room() { # makes the folder in which a block is run
 	for f in prompts.txt FILE ten; do producer >$f; done
 	for f in my-plan.json A B; do cp "$tree/plans/flux2.json" $f; done
 	cp "$dir/stages.safetensors" .
-	cp "$dir/drawn.png" fox.png
+	grep -q -- '-o fox.png' "$dir/commands" || cp "$dir/drawn.png" fox.png # what a block draws is not there before
 	cp "$dir/drawn.png" PNG
 	cp "$dir/drawn.png" den.jpg # what a file is, its content says
 	for f in style detail; do cp "$tree/tests/models/loras/peft.safetensors" $f.safetensors; done

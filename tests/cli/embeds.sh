@@ -4,7 +4,7 @@
 . tests/lib.sh
 damage=${TESTBIN:?the folder of the test programs}/tool_damage
 m=$dir/m
-small="--height 64 --width 64 --steps 2 --seed 1 --no-metadata" # the pictures alone are compared
+small="--height 64 --width 64 --steps 2 --seed 1 --no-metadata --force" # the pictures alone are compared
 
 run() { # OPTION...
 	"$DIFFTP" "$@" >"$dir/stdout" 2>"$dir/stderr" </dev/null || fail "exit code $?: $(cat "$dir/stderr")"

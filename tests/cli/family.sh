@@ -3,7 +3,7 @@
 # What the members of the family do differently: guidance, negative prompts, system messages.
 . tests/lib.sh
 : "${TESTBIN:?the folder of the test programs}"
-small="--height 64 --width 64 --max-sequence-length 192 --steps 2 --seed 1 --dtype fp32 --no-metadata" # the pictures alone are compared
+small="--height 64 --width 64 --max-sequence-length 192 --steps 2 --seed 1 --dtype fp32 --no-metadata --force" # the pictures alone are compared
 
 # draw MODEL PICTURE OPTION...
 draw() {

@@ -314,7 +314,7 @@ slow_rank
 # draws NAME SHELL: the run goes on without a stream that it has no need of.
 draws() {
 	case_ "fault_$1" || return
-	"$DIFFTP" --model $model --prompt x --height 64 --width 64 --steps 1 --max-sequence-length 32 --seed 1 -q --no-metadata \
+	"$DIFFTP" --model $model --prompt x --height 64 --width 64 --steps 1 --max-sequence-length 32 --seed 1 -q --no-metadata --force \
 		-o "$dir/whole.png" || fail "it does not draw at all"
 	sh -c "$2" sh "$DIFFTP" --model $model --prompt x --height 64 --width 64 --steps 1 --max-sequence-length 32 --seed 1 \
 		--no-metadata --tp-degree 2 -o "$dir/out/x.png" 2>"$dir/stderr"
@@ -400,7 +400,7 @@ no_room='No space left on device'
 no_shm() {
 	may_mount no_dev_shm || return
 	case_ fault_no_dev_shm || return
-	"$DIFFTP" $picture --height 64 --width 64 -o "$dir/whole.png" || fail "it does not draw at all"
+	"$DIFFTP" $picture --height 64 --width 64 --force -o "$dir/whole.png" || fail "it does not draw at all"
 	cat >"$dir/bare" <<'EOT'
 bare=$1
 shift

@@ -63,7 +63,7 @@ else
 	exit 0
 fi
 
-one='--prompt fox --height 64 --width 64 --steps 4 --seed 1 --max-sequence-length 32 --tp-degree 4 --timeout 3'
+one='--prompt fox --height 64 --width 64 --steps 4 --seed 1 --max-sequence-length 32 --tp-degree 4 --timeout 3 --no-metadata' # the pictures alone are compared
 # job ARGUMENT...
 job() {
 	rm -rf "$dir"/out.* "$dir"/err.* "$dir"/rc.* "$dir/bytes" "$dir/mark" "$dir/out"

@@ -33,7 +33,7 @@ plan hub_by_deep_reference $id@refs/pr
 
 case_ hub_draws_the_same_on_ranks
 draw() { # MODEL OUTPUT
-	"$DIFFTP" --model "$1" --prompt "a red fox" --tp-degree 2 --height 64 --width 64 --steps 1 --seed 1 --max-sequence-length 32 \
+	"$DIFFTP" --model "$1" --prompt "a red fox" --tp-degree 2 --height 64 --width 64 --steps 1 --seed 1 --max-sequence-length 32 --no-metadata \
 		-q -o "$2" >"$dir/out" 2>&1 </dev/null || fail "exit code $?: $(cat "$dir/out")"
 }
 draw $id "$dir/a.png"

@@ -15,19 +15,19 @@ short="--steps 1 --max-sequence-length 512 --seed 7"
 			"$DIFFTP" --model $2 --prompt fox --height 96 --width 64 $short --dtype $3 --output-type $type --no-metadata -o "$out" -q ||
 				fail "exit code $? of the run"
 		done
-		"$DIFFTP" decode "$dir/$1-$3.safetensors" --model $2 --no-metadata -o "$dir/decoded.png" -q 2>"$dir/err" || fail "exit code $?: $(cat "$dir/err")"
+		"$DIFFTP" decode "$dir/$1-$3.safetensors" --model $2 --no-metadata --force -o "$dir/decoded.png" -q 2>"$dir/err" || fail "exit code $?: $(cat "$dir/err")"
 		cmp "$dir/$1-$3.png" "$dir/decoded.png" >/dev/null || fail "another picture"
 		[ ! -s "$dir/err" ] || fail "--quiet says: $(cat "$dir/err")"
 		done_
 	done
 	k=$dir/klein-bf16.safetensors d=$dir/dev-bf16.safetensors
 
-	expect decode_says_what_it_wrote 0 '^$' "^wrote $dir/x\.png \(64x96\)$" decode "$k" --model $klein -o "$dir/x.png"
-	expect decode_in_another_dtype 0 '^$' 'wrote' decode "$k" --model $klein --dtype fp32 -o "$dir/x.png"
+	expect decode_says_what_it_wrote 0 '^$' "^wrote $dir/x\.png \(64x96\)$" decode "$k" --model $klein --force -o "$dir/x.png"
+	expect decode_in_another_dtype 0 '^$' 'wrote' decode "$k" --model $klein --dtype fp32 --force -o "$dir/x.png"
 
 	mkdir "$dir/vae_only"
 	cp -r $klein/vae "$dir/vae_only/"
-	expect decode_needs_the_vae_alone 0 '^$' 'wrote' decode "$k" --model "$dir/vae_only" -o "$dir/x.png"
+	expect decode_needs_the_vae_alone 0 '^$' 'wrote' decode "$k" --model "$dir/vae_only" --force -o "$dir/x.png"
 
 	refuse decode_without_file "the file of the latents is missing: difftp decode FILE --model DIR$" decode --model $klein
 	refuse decode_without_model "option '--model' is missing: the folder of the pipeline, of which the VAE is needed$" decode "$k"
@@ -46,7 +46,7 @@ short="--steps 1 --max-sequence-length 512 --seed 7"
 	"$TESTBIN/tool_damage" tensor "$dir/bare.safetensors" __metadata__ height - || echo "tool_damage failed"
 	refuse decode_packed_without_metadata "'$dir/bare.safetensors' holds 24 packed tokens and its metadata name no height and width: give --height and --width, which are 16 times the tokens of a column and of a row$" \
 		decode "$dir/bare.safetensors" --model $dev
-	expect decode_packed_with_a_size 0 '^$' '\(64x96\)$' decode "$dir/bare.safetensors" --model $dev --height 96 --width 64 --no-metadata \
+	expect decode_packed_with_a_size 0 '^$' '\(64x96\)$' decode "$dir/bare.safetensors" --model $dev --height 96 --width 64 --no-metadata --force \
 		-o "$dir/x.png"
 	cmp "$dir/x.png" "$dir/dev-bf16.png" >/dev/null || echo "not ok decode_packed_with_a_size_draws_the_same"
 
@@ -70,7 +70,7 @@ short="--steps 1 --max-sequence-length 512 --seed 7"
 	cp "$k" "$dir/noise.safetensors"
 	"$TESTBIN/tool_damage" tensor "$dir/noise.safetensors" latents shape "[1, 128, 6, 4]" || echo "tool_damage failed"
 	run="--model $klein --prompt fox --steps 1 --max-sequence-length 32 --latents $dir/noise.safetensors"
-	expect noise_gives_the_size 0 '^$' "^wrote $dir/x\.png \(64x96, given noise\)$" $run -o "$dir/x.png"
+	expect noise_gives_the_size 0 '^$' "^wrote $dir/x\.png \(64x96, given noise\)$" $run --force -o "$dir/x.png"
 	expect noise_and_seed 0 '^$' "^warning: --seed has no effect: the noise is that of --latents$" $run --seed 1 -o "$dir/y.png"
 	case_ noise_is_independent_of_the_seed
 	cmp "$dir/x.png" "$dir/y.png" >/dev/null || fail "the pictures differ"

@@ -8,7 +8,7 @@ screen() { # "VARIABLE=VALUE ..." ARGUMENT...: what appears is in $dir/screen
 	settings=$1
 	shift
 	env -u COLORTERM -u NO_COLOR -u TERM_PROGRAM -u LC_TERMINAL script -qec \
-		"env COLUMNS=60 TERM=xterm-256color $settings '$DIFFTP' $draw -o '$dir/x.png' $*" /dev/null >"$dir/screen" 2>&1 </dev/null ||
+		"env COLUMNS=60 TERM=xterm-256color $settings '$DIFFTP' $draw --force -o '$dir/x.png' $*" /dev/null >"$dir/screen" 2>&1 </dev/null ||
 		fail "$settings $*: exit code $?: $(cat -v "$dir/screen" | head -n 20)"
 }
 shown() { # EXPRESSION
@@ -70,7 +70,7 @@ absent "$escape"
 mkdir -p "$dir/config/difftp"
 printf 'show = yes\npreview = yes\n' >"$dir/config/difftp/config"
 # shellcheck disable=SC2086 # words
-XDG_CONFIG_HOME=$dir/config "$DIFFTP" $draw -q -o "$dir/p.png" 2>"$dir/err" || fail "exit code $?"
+XDG_CONFIG_HOME=$dir/config "$DIFFTP" $draw -q --force -o "$dir/p.png" 2>"$dir/err" || fail "exit code $?"
 [ ! -s "$dir/err" ] || fail "a default warns: $(cat "$dir/err")"
 done_
 case_ pictures_need_the_library
@@ -85,7 +85,7 @@ done_
 case_ show_of_decode
 "$DIFFTP" --model tests/models/klein-tiny --prompt fox --height 64 --width 64 --steps 1 --seed 1 --max-sequence-length 32 -q \
 	--output-type latent -o "$dir/l.safetensors" || fail "latents: exit code $?"
-script -qec "env TERM=xterm-kitty '$DIFFTP' decode '$dir/l.safetensors' --model tests/models/klein-tiny -q --show -o '$dir/d.png'" /dev/null \
+script -qec "env TERM=xterm-kitty '$DIFFTP' decode '$dir/l.safetensors' --model tests/models/klein-tiny -q --show --force -o '$dir/d.png'" /dev/null \
 	>"$dir/screen" 2>&1 </dev/null || fail "exit code $?"
 [ "$(count "${escape}_Ga=T")" -eq 1 ] || fail "no picture: $(cat -v "$dir/screen" | head -c 500)"
 done_

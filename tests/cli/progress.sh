@@ -11,7 +11,7 @@ terminal() { # VARIABLE=VALUE... -- ARGUMENT...: what appears on it is in $dir/s
 		shift
 	done
 	shift
-	env -u COLUMNS -u NO_COLOR TERM=xterm script -qec "env $settings '$DIFFTP' $draw -o '$dir/x.png' $*" /dev/null >"$dir/screen" 2>&1 </dev/null ||
+	env -u COLUMNS -u NO_COLOR TERM=xterm script -qec "env $settings '$DIFFTP' $draw --force -o '$dir/x.png' $*" /dev/null >"$dir/screen" 2>&1 </dev/null ||
 		fail "exit code $?: $(cat "$dir/screen")"
 }
 shown() { # EXPRESSION
@@ -57,7 +57,7 @@ done_
 
 case_ progress_json
 # shellcheck disable=SC2086 # words
-"$DIFFTP" $draw --progress json -o "$dir/j.png" 2>"$dir/err" || fail "exit code $?"
+"$DIFFTP" $draw --force --progress json -o "$dir/j.png" 2>"$dir/err" || fail "exit code $?"
 grep -qv '^{"event":"' "$dir/err" && fail "a line is no event: $(cat "$dir/err")"
 for what in '"event":"stage","phase":"load","stage":"load transformer"' '"step":2,"steps":2,"seconds_per_step":' \
 	"{\"event\":\"image\",\"path\":\"$dir/j.png\",\"width\":64,\"height\":64,\"seed\":1}" '"event":"note","text":"wrote '; do

@@ -6,7 +6,7 @@
 model=tests/models/klein-tiny
 damage=$TESTBIN/tool_damage
 d=$dir/d
-picture="--prompt fox --height 64 --width 64 --steps 2 --seed 1 --max-sequence-length 32 --no-metadata" # the pictures alone are compared
+picture="--prompt fox --height 64 --width 64 --steps 2 --seed 1 --max-sequence-length 32 --no-metadata --force" # the pictures alone are compared
 
 difftp() { # everything is looked at afterwards
 	"$DIFFTP" "$@" >"$dir/stdout" 2>"$dir/stderr" </dev/null
