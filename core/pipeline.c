@@ -6,7 +6,9 @@
 #include "pipeline_internal.h"
 #include "plan_internal.h"
 #include "plan_make.h"
+#include "suggest.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,21 +22,67 @@ static const struct dtp_family families[] = {
 
 #define MAX_TOKENS 32768 /* of a prompt */
 
-static enum dtp_code check_folder(const char *model, struct dtp_err *err)
+static bool is_pipeline(const char *folder)
 {
 	char path[4096];
+
+	return snprintf(path, sizeof path, "%s/model_index.json", folder) < (int)sizeof path && dtp_path_exists(path);
+}
+
+/* The folder above a path: "." of a name alone. */
+static void folder_above(const char *path, char *buf, size_t size)
+{
+	size_t n = strlen(path);
+
+	while (n && path[n - 1] == '/')
+		n--;
+	while (n && path[n - 1] != '/')
+		n--;
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	snprintf(buf, size, "%.*s", n ? (int)n : 1, n ? path : ".");
+}
+
+/* "; did you mean 'x'?" of the pipeline folder whose name beside the model's is nearest to it, or nothing.  Returns buf. */
+static const char *near_folder(const char *model, char *buf, size_t size)
+{
+	char above[2048], path[sizeof above + 260];
+	const char *slash = strrchr(model, '/'), *name = slash ? slash + 1 : model;
+	struct dtp_suggest near = dtp_suggest_begin(name);
+	DIR *d;
+
+	buf[0] = '\0';
+	folder_above(model, above, sizeof above);
+	if (!(d = opendir(above)))
+		return buf;
+	for (struct dirent *e; (e = readdir(d));) {
+		snprintf(path, sizeof path, "%s/%s", above, e->d_name);
+		if (is_pipeline(path))
+			dtp_suggest_try(&near, e->d_name);
+	}
+	closedir(d);
+	if (near.best[0])
+		snprintf(buf, size, "; did you mean '%.*s%s'?", (int)(name - model), model, near.best);
+	return buf;
+}
+
+static enum dtp_code check_folder(const char *model, struct dtp_err *err)
+{
+	char above[2048], hint[512];
 	struct stat st;
 
 	if (stat(model, &st))
-		return dtp_fail(err, DTP_REFUSED, "model folder '%s' does not exist", model);
+		return dtp_fail(err, DTP_REFUSED, "model folder '%s' does not exist%s", model, near_folder(model, hint, sizeof hint));
 	if (!S_ISDIR(st.st_mode))
 		return dtp_fail(err, DTP_REFUSED, "'%s' is no folder; --model takes a pipeline folder in the diffusers layout", model);
-	snprintf(path, sizeof path, "%s/model_index.json", model);
-	if (!dtp_path_exists(path))
-		return dtp_fail(err, DTP_REFUSED,
-				"'%s' has no model_index.json: a pipeline folder in the diffusers layout is needed (model_index.json, "
-				"transformer/, text_encoder/, tokenizer/, vae/, scheduler/)", model);
-	return DTP_OK;
+	if (is_pipeline(model))
+		return DTP_OK;
+	folder_above(model, above, sizeof above);
+	if (is_pipeline(above))
+		return dtp_fail(err, DTP_REFUSED, "'%s' is a part of a pipeline folder; did you mean the whole, '%s'?", model, above);
+	return dtp_fail(err, DTP_REFUSED,
+			"'%s' has no model_index.json: a pipeline folder in the diffusers layout is needed (model_index.json, "
+			"transformer/, text_encoder/, tokenizer/, vae/, scheduler/)", model);
 }
 
 /* model_index.json and the row of its class, NULL for a class that is not supported; the caller frees doc. */

@@ -40,8 +40,11 @@ bad folder_missing \
 	"model folder 'DIR/none' does not exist" --model "$dir/none"
 bad folder_is_a_file \
 	"'DIR/m/model_index.json' is no folder; --model takes a pipeline folder in the diffusers layout" --model "$m/model_index.json"
+bad folder_of_a_part \
+	"'DIR/m/vae' is a part of a pipeline folder; did you mean the whole, 'DIR/m'?" --model "$m/vae"
+mkdir "$dir/bare"
 bad folder_without_index \
-	"'DIR/m/vae' has no model_index.json: a pipeline folder in the diffusers layout is needed (model_index.json, transformer/, text_encoder/, tokenizer/, vae/, scheduler/)" --model "$m/vae"
+	"'DIR/bare' has no model_index.json: a pipeline folder in the diffusers layout is needed (model_index.json, transformer/, text_encoder/, tokenizer/, vae/, scheduler/)" --model "$dir/bare"
 rm -r "$m/scheduler"
 bad component_missing \
 	"cannot open 'DIR/m/scheduler/scheduler_config.json': No such file or directory"
