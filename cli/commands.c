@@ -31,6 +31,8 @@ const struct dtp_command dtp_commands[] = {
 	 DTP_CMD_SHARD, dtp_cmd_shard},
 	{"unshard", "restore the files that a sharded folder was made from", "DIR -o DIR2 [OPTION]...", DTP_CMD_UNSHARD,
 	 dtp_cmd_unshard},
+	{"completion", "print what bash, zsh or fish completes a line by", "bash|zsh|fish [OPTION]...", DTP_CMD_COMPLETION,
+	 dtp_cmd_completion},
 	{"man", "print the manual page in roff, for man -l", "[OPTION]...", DTP_CMD_MAN, dtp_cmd_man},
 };
 const int dtp_ncommands = sizeof dtp_commands / sizeof dtp_commands[0];

@@ -29,5 +29,6 @@ enum dtp_code dtp_cmd_doctor(const struct dtp_args *args, char **argv, struct dt
 enum dtp_code dtp_cmd_shard(const struct dtp_args *args, char **argv, struct dtp_err *err);
 enum dtp_code dtp_cmd_unshard(const struct dtp_args *args, char **argv, struct dtp_err *err);
 enum dtp_code dtp_cmd_decode(const struct dtp_args *args, char **argv, struct dtp_err *err);
+enum dtp_code dtp_cmd_completion(const struct dtp_args *args, char **argv, struct dtp_err *err);
 enum dtp_code dtp_cmd_man(const struct dtp_args *args, char **argv, struct dtp_err *err);
 #endif

@@ -405,7 +405,7 @@ static bool is_option(const struct spellings *s, const char *word)
 int dtp_command_words(enum dtp_command_bit command)
 {
 	return command == DTP_CMD_PLAN ? 2
-		: command == DTP_CMD_INSPECT || command == DTP_CMD_UNSHARD || command == DTP_CMD_DECODE ? 1 : 0;
+		: command == DTP_CMD_INSPECT || command == DTP_CMD_UNSHARD || command == DTP_CMD_DECODE || command == DTP_CMD_COMPLETION ? 1 : 0;
 }
 
 static enum dtp_code add_word(enum dtp_command_bit command, const char *word, struct dtp_args *args, struct dtp_err *err)

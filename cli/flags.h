@@ -24,13 +24,14 @@ enum dtp_opt_kind {
 
 /* Commands as a mask, so that an option can belong to several. */
 enum dtp_command_bit { DTP_CMD_GENERATE = 1, DTP_CMD_BENCH = 2, DTP_CMD_MAN = 4, DTP_CMD_PLAN = 8, DTP_CMD_INSPECT = 16,
-	DTP_CMD_VERIFY = 32, DTP_CMD_DOCTOR = 64, DTP_CMD_DECODE = 128, DTP_CMD_SHARD = 256, DTP_CMD_UNSHARD = 512 };
+	DTP_CMD_VERIFY = 32, DTP_CMD_DOCTOR = 64, DTP_CMD_DECODE = 128, DTP_CMD_SHARD = 256, DTP_CMD_UNSHARD = 512,
+	DTP_CMD_COMPLETION = 1024 };
 #define DTP_CMD_RUN (DTP_CMD_GENERATE | DTP_CMD_BENCH)
 #define DTP_CMD_START (DTP_CMD_RUN | DTP_CMD_VERIFY) /* they start ranks */
 #define DTP_CMD_ASK (DTP_CMD_START | DTP_CMD_PLAN) /* they speak of one and the same run */
 #define DTP_CMD_CONVERT (DTP_CMD_SHARD | DTP_CMD_UNSHARD)
 #define DTP_CMD_ALL (DTP_CMD_START | DTP_CMD_MAN | DTP_CMD_PLAN | DTP_CMD_INSPECT | DTP_CMD_DOCTOR | \
-	DTP_CMD_DECODE | DTP_CMD_CONVERT)
+	DTP_CMD_DECODE | DTP_CMD_CONVERT | DTP_CMD_COMPLETION)
 
 /* No commands: */
 #define DTP_CMD_LINE (1 << 30)   /* a line of --prompts, whose keys are options */

@@ -8,8 +8,8 @@ set -eu
 # compiler and make; the libraries of the program, of which libchafa is opened when a picture is to be shown
 build="gcc g++ make pkg-config libdnnl-dev libgloo-dev libcjson-dev libpcre2-dev libutf8proc-dev libpng-dev
 libjpeg-dev libwebp-dev nettle-dev libchafa0"
-# the tests' framework, pgrep, mpirun, ip for two hosts in one, the validator of plans/schema.json
-test="libcmocka-dev procps openmpi-bin iproute2 python3-jsonschema"
+# the tests' framework, pgrep, mpirun, ip for two hosts in one, the validator of plans/schema.json, shells to complete in
+test="libcmocka-dev procps openmpi-bin iproute2 python3-jsonschema bash zsh fish"
 # libFuzzer, memcheck; a bare root, and a clone in it; a .deb and its check
 long="clang libclang-rt-dev valgrind debootstrap git ca-certificates dpkg-dev lintian"
 

@@ -4,8 +4,14 @@
 # Each file with its mode and its place below PREFIX.
 INSTALLED := difftp:755:bin/difftp docs/difftp.1:644:share/man/man1/difftp.1 \
 	$(foreach f,$(PLANS),$f:644:share/difftp/$f) $(foreach f,README.md CHANGELOG.md $(wildcard docs/*.md docs/demo/*),$f:644:share/doc/difftp/$f)
+SHELLS := bash:bash-completion/completions/difftp zsh:zsh/site-functions/_difftp fish:fish/vendor_completions.d/difftp.fish
+INSTALLED += $(foreach s,$(SHELLS),$(B)/completion/$(firstword $(subst :, ,$s)):644:share/$(lastword $(subst :, ,$s)))
 
-install: difftp
+$(B)/completion/%: $(B)/difftp
+	@mkdir -p $(@D)
+	$(Q)$< completion $* > $@.tmp && mv $@.tmp $@
+
+install: difftp $(foreach s,$(SHELLS),$(B)/completion/$(firstword $(subst :, ,$s)))
 	@set -e; for f in $(INSTALLED); do \
 		from=$${f%%:*} mode=$${f#*:} to='$(DESTDIR)$(PREFIX)'/$${f##*:}; \
 		install -D -m $${mode%%:*} $$from "$$to"; echo "  INST $$to"; \

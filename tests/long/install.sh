@@ -22,7 +22,8 @@ done_
 case_ installs_and_runs_from_elsewhere
 MAKEFLAGS='' make -C "$copy" install DESTDIR="$dir/root" PREFIX=/opt/x >"$dir/log" 2>&1 || fail "$(tail -n 5 "$dir/log")"
 for f in bin/difftp share/man/man1/difftp.1 share/difftp/plans/flux2.json share/difftp/plans/schema.json \
-	share/doc/difftp/README.md share/doc/difftp/docs/running.md; do
+	share/doc/difftp/README.md share/doc/difftp/docs/running.md share/bash-completion/completions/difftp \
+	share/zsh/site-functions/_difftp share/fish/vendor_completions.d/difftp.fish; do
 	[ -s "$dir/root/opt/x/$f" ] || fail "$f is not installed"
 done
 draws "$dir/root/opt/x/bin/difftp"
