@@ -178,6 +178,8 @@ struct dtp_gpu {
  * called by a process that forks later. */
 enum dtp_code dtp_cuda_gpus(struct dtp_gpu *gpus, int max, int *n, struct dtp_err *err);
 
+/* What computes attention.  AUTO: cuDNN where it does the shape, else the own kernel, and a note of which and why.  CUDNN: the same, but
+ * where it is the transformer's, DTP_REFUSED with why not.  PLAIN: the own kernel. */
 enum dtp_cuda_attention { DTP_ATTENTION_AUTO, DTP_ATTENTION_CUDNN, DTP_ATTENTION_PLAIN };
 struct dtp_cuda_options {
 	int device;                /* as dtp_cuda_gpus numbers them */

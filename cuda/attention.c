@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention by cuDNN where it does the shape, by the own kernel where it does not; which, and why, is told once per reason. */
+/* Attention by cuDNN where it does the shape, by the own kernel where it does not.  Text encoders' is causal and the VAE's has heads of 512,
+ * which no cuDNN that this was made for does: the choice that is told, once, and that --attention insists on is the transformer's. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,6 +8,7 @@
 #include "dnn.h"
 #include "kernels.h"
 
+/* why: NULL, or why it is not cuDNN's. */
 static void tell(struct dtp_cuda *cu, const char *why)
 {
 	const struct dtp_monitor *mon = cu->options.mon;
@@ -15,7 +17,10 @@ static void tell(struct dtp_cuda *cu, const char *why)
 	if (cu->attention_told)
 		return;
 	cu->attention_told = true;
-	snprintf(text, sizeof text, "attention by the plain kernel: %s", why);
+	if (why)
+		snprintf(text, sizeof text, "attention by the plain kernel: %s", why);
+	else
+		snprintf(text, sizeof text, "attention by cuDNN %s", dtp_dnn_version(cu->dnn));
 	mon->note(mon->arg, text);
 }
 
@@ -91,7 +96,7 @@ enum dtp_code dtp_cuda_attention(struct dtp_backend *be, struct dtp_tensor out, 
 	struct dtp_cuda *cu = dtp_cuda_of(be);
 	struct dtp_err missing = DTP_ERR_INIT;
 	enum dtp_code rc = DTP_OK;
-	bool done = false;
+	bool done = false, meant = !a->causal && q.shape[2] <= DTP_DNN_HEAD_MAX;
 
 	if (!dtp_numel(&out))
 		return DTP_OK;
@@ -100,10 +105,10 @@ enum dtp_code dtp_cuda_attention(struct dtp_backend *be, struct dtp_tensor out, 
 		const char *why = dnn ? unfit(out, q, k, v, a) : missing.message;
 		if (!why)
 			rc = in_parts(cu, dnn, out, q, k, v, a, &done, &why, err);
-		if (!rc && !done && cu->options.attention == DTP_ATTENTION_CUDNN)
+		if (!rc && !done && meant && cu->options.attention == DTP_ATTENTION_CUDNN)
 			return dtp_fail(err, DTP_REFUSED, "--attention cudnn: %s", why);
-		if (!rc && !done)
-			tell(cu, why);
+		if (!rc && meant)
+			tell(cu, done ? NULL : why);
 	}
 	return rc || done ? rc : DTP_CUDA(dtp_k_attention(cu->stream, out, NULL, q, k, v, a), err);
 }

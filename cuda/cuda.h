@@ -22,7 +22,7 @@ struct dtp_cuda {
 	struct dtp_lt *lt;        /* lt.h: matrix products */
 	struct dtp_dnn *dnn;      /* dnn.h: attention and convolution; NULL until the first of them */
 	struct dtp_err no_dnn;    /* why cuDNN cannot be used, once it was looked for */
-	bool attention_told;      /* that it is not cuDNN's */
+	bool attention_told;      /* whose it is */
 	void *scratch;            /* of the operation that is enqueued now; grows */
 	uint64_t scratch_size;
 	pthread_mutex_t writing;  /* weight_write: what follows, and the stream */

@@ -24,6 +24,10 @@
 
 enum { DTP_DNN_ALIGN = 16 };
 
+/* The largest head that cuDNN's documentation promises.  It makes plans beyond that too, even for heads of 8192, by a kernel with fewer
+ * registers than the sums of such a head: nothing says that they are right, so they are refused. */
+enum { DTP_DNN_HEAD_MAX = 256 };
+
 struct dtp_dnn;      /* one device: its handle, its properties, the plans of all shapes so far */
 struct dtp_dnn_plan; /* owned by its dnn and valid until that is closed */
 

@@ -42,10 +42,6 @@ static cudnnBackendDescriptor_t graph(struct dtp_dnn_build *b, int n, const cudn
 
 /* ---- attention: [1,H,S,D] to cuDNN, rows of heads in memory */
 
-/* What cuDNN's documentation promises.  It makes plans beyond that too, even for heads of 8192, by a kernel with fewer registers than the
- * sums of such a head: nothing says that they are right. */
-#define LARGEST_HEAD 256
-
 const char *dtp_dnn_attention_refused(const struct dtp_dnn_attention *s, char *buf, size_t size)
 {
 	int64_t bytes = (int64_t)dtp_dtype_size(s->dtype);
@@ -60,8 +56,8 @@ const char *dtp_dnn_attention_refused(const struct dtp_dnn_attention *s, char *b
 		snprintf(buf, size, "%lld query heads are no multiple of %lld key heads", (long long)s->heads, (long long)s->kv_heads);
 		return buf;
 	}
-	if (s->dim > LARGEST_HEAD) {
-		snprintf(buf, size, "heads of %lld are larger than the %d that cuDNN's documentation promises", (long long)s->dim, LARGEST_HEAD);
+	if (s->dim > DTP_DNN_HEAD_MAX) {
+		snprintf(buf, size, "heads of %lld are larger than the %d that cuDNN's documentation promises", (long long)s->dim, DTP_DNN_HEAD_MAX);
 		return buf;
 	}
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
