@@ -33,7 +33,7 @@ static enum dtp_dtype dtype_of(const struct dtp_args *args, const struct dtp_lat
 static enum dtp_code check_memory(const struct dtp_decoder *d, struct dtp_err *err)
 {
 	struct dtp_host_memory host = dtp_host_memory("");
-	uint64_t needed = dtp_decoder_memory(d) + DTP_RANK_BASE_BYTES;
+	uint64_t needed = dtp_decoder_memory(d) + dtp_rank_base_bytes(DTP_DEVICE_CPU);
 
 	if (needed <= host.available)
 		return DTP_OK;

@@ -37,7 +37,7 @@ static enum dtp_code predict_rank(struct dtp_pipeline *p, const struct dtp_reque
 		if (dtp_phase_bytes(&m[i]) >= dtp_phase_bytes(&peak))
 			peak = m[i];
 	}
-	fit->rank[rank] = add(dtp_phase_bytes(&peak), DTP_RANK_BASE_BYTES);
+	fit->rank[rank] = add(dtp_phase_bytes(&peak), dtp_rank_base_bytes(dtp_pipeline_device(p)));
 	fit->total = add(fit->total, fit->rank[rank]);
 	if (fit->rank[rank] > fit->largest) {
 		fit->largest = fit->rank[rank];
@@ -231,11 +231,11 @@ static void advise_all(struct dtp_pipeline *p, const struct dtp_options *o, cons
 }
 
 /* The peak of one rank, as a message's second line. */
-static void tell_phase(const struct dtp_phase_memory *m, char *buf, size_t len)
+static void tell_phase(const struct dtp_phase_memory *m, enum dtp_device device, char *buf, size_t len)
 {
 	snprintf(buf, len, "in phase '%s' weights %s, scratch %s, staging %s, and %s for the program", m->name,
 		 dtp_bytes_text(m->weights).s, dtp_bytes_text(m->scratch).s, dtp_bytes_text(m->staging).s,
-		 dtp_bytes_text(DTP_RANK_BASE_BYTES).s);
+		 dtp_bytes_text(dtp_rank_base_bytes(device)).s);
 }
 
 static enum dtp_code over_limit(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
@@ -248,7 +248,7 @@ static enum dtp_code over_limit(struct dtp_pipeline *p, const struct dtp_options
 	if (predict_rank(p, r, rank % o->tp_degree, &one, err))
 		return err->code;
 	struct dtp_text_pair sizes = dtp_bytes_apart(one.largest, allowed);
-	tell_phase(&one.phase, phase, sizeof phase);
+	tell_phase(&one.phase, o->device, phase, sizeof phase);
 	dtp_fail(err, DTP_REFUSED, "not enough memory: rank %d needs %s at the peak, %s allows %s\n%s", rank, sizes.a.s,
 		 device == allowed ? b->device->option : b->limit->option, sizes.b.s, phase);
 	advise_all(p, o, r, b, err);
@@ -271,7 +271,7 @@ enum dtp_code dtp_fit_check(struct dtp_pipeline *p, const struct dtp_options *o,
 		return DTP_OK;
 	int ranks = b->here ? b->nhere : o->tp_degree * replicas(b);
 	struct dtp_text_pair sizes = dtp_bytes_apart(of_all(&fit, b), host->available);
-	tell_phase(&fit.phase, phase, sizeof phase);
+	tell_phase(&fit.phase, o->device, phase, sizeof phase);
 	dtp_fail(err, DTP_REFUSED,
 		 "not enough memory: %d rank%s need%s %s at the peak, %s are available (%s)\nthe largest rank needs %s: %s",
 		 ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "", sizes.a.s,

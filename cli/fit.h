@@ -7,8 +7,12 @@
 #include "sizes.h"
 #include "pipeline.h"
 
-/* What one rank takes besides what the pipeline predicts: the program, its libraries, compiled kernels. */
-#define DTP_RANK_BASE_BYTES (UINT64_C(64) << 20)
+/* What one rank takes besides what the pipeline predicts: the program, its libraries, compiled kernels; on a GPU the driver's
+ * context and workspaces of products and attention. */
+static inline uint64_t dtp_rank_base_bytes(enum dtp_device device)
+{
+	return (UINT64_C(64) << 20) * (device == DTP_DEVICE_CUDA ? 12 : 1);
+}
 
 #define DTP_MAX_DEGREE_TRIED 64 /* where a search for a degree that fits ends */
 
@@ -30,7 +34,7 @@ struct dtp_bound {
 };
 uint64_t dtp_bound_rank(const struct dtp_bound *b, int rank); /* UINT64_MAX: none; of all ranks of all replicas */
 
-uint64_t dtp_phase_bytes(const struct dtp_phase_memory *m); /* without DTP_RANK_BASE_BYTES */
+uint64_t dtp_phase_bytes(const struct dtp_phase_memory *m); /* without dtp_rank_base_bytes */
 
 /* Predicts from the checkpoint's headers; reads no weights. */
 enum dtp_code dtp_fit_predict(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,

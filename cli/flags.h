@@ -62,7 +62,7 @@ extern const struct dtp_option dtp_options[];
 extern const int dtp_noptions;
 
 enum dtp_arg_dtype { DTP_ARG_BF16, DTP_ARG_FP32 };
-enum dtp_arg_device { DTP_ARG_AUTO, DTP_ARG_CPU };
+enum dtp_arg_device { DTP_ARG_AUTO, DTP_ARG_CPU, DTP_ARG_CUDA };
 enum dtp_arg_passes { DTP_ARG_PASSES_AUTO, DTP_ARG_TOGETHER, DTP_ARG_IN_TURN };
 enum dtp_arg_launcher { DTP_ARG_ANY_LAUNCHER, DTP_ARG_SELF, DTP_ARG_TORCHRUN }; /* others follow, as in place.c */
 enum dtp_arg_progress { DTP_ARG_PROGRESS_AUTO, DTP_ARG_PROGRESS_NONE, DTP_ARG_PROGRESS_PLAIN, DTP_ARG_PROGRESS_JSON };

@@ -16,13 +16,15 @@ static bool same_machine(const struct report *a, const struct report *b)
 	return !strncmp(a->machine, b->machine, sizeof a->machine);
 }
 
-static void add_host(struct dtp_hosts *h, const struct report *all, int size, int first, int replicas, int *at)
+static void add_host(struct dtp_hosts *h, const struct dtp_rank *rank, const struct report *all, int first, int *at)
 {
+	bool gpu = rank->gpu_memory.n;
 	struct dtp_bound *b = &h->bound[h->n];
 
 	h->memory[h->n] = all[first].memory;
-	*b = (struct dtp_bound){.replicas = replicas, .host = &h->memory[h->n], .here = h->ranks + *at, .limit = &h->limits};
-	for (int r = first; r < size; r++)
+	*b = (struct dtp_bound){.replicas = (int)rank->args->dp_degree, .host = gpu ? NULL : &h->memory[h->n],
+				.device = gpu ? &rank->gpu_memory : NULL, .here = h->ranks + *at, .limit = &h->limits};
+	for (int r = first; r < rank->size; r++)
 		if (same_machine(&all[r], &all[first]))
 			h->ranks[*at + b->nhere++] = r;
 	*at += b->nhere;
@@ -37,9 +39,9 @@ static bool seen(const struct report *all, int r)
 	return false;
 }
 
-static enum dtp_code make(struct dtp_hosts *h, const struct report *all, int size, int replicas, struct dtp_err *err)
+static enum dtp_code make(struct dtp_hosts *h, const struct dtp_rank *rank, const struct report *all, struct dtp_err *err)
 {
-	int at = 0;
+	int at = 0, size = rank->size;
 
 	h->bound = calloc((size_t)size, sizeof *h->bound);
 	h->memory = calloc((size_t)size, sizeof *h->memory);
@@ -48,7 +50,7 @@ static enum dtp_code make(struct dtp_hosts *h, const struct report *all, int siz
 		return dtp_fail(err, DTP_FAILED, "out of memory");
 	for (int r = 0; r < size; r++)
 		if (!seen(all, r))
-			add_host(h, all, size, r, replicas, &at);
+			add_host(h, rank, all, r, &at);
 	if (h->n == 1) { /* messages then speak of all ranks */
 		h->bound[0].here = NULL;
 		h->bound[0].nhere = 0;
@@ -71,7 +73,7 @@ enum dtp_code dtp_hosts_gather(const struct dtp_rank *rank, struct dtp_hosts *ho
 		return dtp_fail(err, DTP_FAILED, "out of memory");
 	enum dtp_code code = dtp_all_gather(rank->world, all, &own, sizeof own, DTP_U8, err);
 	if (!code)
-		code = make(hosts, all, rank->size, (int)rank->args->dp_degree, err);
+		code = make(hosts, rank, all, err);
 	free(all);
 	return code;
 }

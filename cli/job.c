@@ -3,6 +3,7 @@
 
 #include "agree.h"
 #include "batch.h"
+#include "device.h"
 #include "fit.h"
 #include "gather.h"
 #include "host.h"
@@ -109,7 +110,8 @@ static enum dtp_code agree_on_passes(struct dtp_rank *r, struct dtp_err *err)
 {
 	struct dtp_host_memory memory = dtp_host_memory("");
 	struct dtp_limits limits;
-	struct dtp_bound bound = {.replicas = (int)r->args->dp_degree, .host = &memory, .limit = &limits};
+	struct dtp_bound bound = {.replicas = (int)r->args->dp_degree, .host = r->gpu_memory.n ? NULL : &memory,
+				  .device = r->gpu_memory.n ? &r->gpu_memory : NULL, .limit = &limits};
 	struct dtp_request share = largest_share(r->args, &r->request);
 	int here[DTP_MAX_RANKS];
 
@@ -131,6 +133,19 @@ static enum dtp_code agree_on_passes(struct dtp_rank *r, struct dtp_err *err)
 	return DTP_OK;
 }
 
+static enum dtp_code open_device(struct dtp_rank *r, struct dtp_err *err)
+{
+	struct dtp_comm *tp = r->mesh.dim[DTP_MESH_TP];
+	double patience = r->args->timeout > 0 ? r->args->timeout : DTP_TIMEOUT_DEFAULT;
+
+	r->mon->stage(r->mon->arg, DTP_PHASE_START, "open the device");
+	if (dtp_device_open(r->options.device, r->options.compute, dtp_worker_local_rank(r->worker), r->threads, r->mon, &r->backend, err))
+		return err->code;
+	if (r->options.device == DTP_DEVICE_CPU || tp->size == 1)
+		return DTP_OK;
+	return dtp_comm_cuda(tp, r->backend, false, patience, &r->mesh.sums, err);
+}
+
 static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 {
 	int sizes[DTP_MESH_DIMS];
@@ -141,13 +156,15 @@ static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 		return err->code;
 	r->options.one_rank = true;
 	r->options.rank = r->mesh.dim[DTP_MESH_TP]->rank;
-	if (dtp_inputs_share(r->args, r->world, r->options.rank == 0, &r->inputs, &r->request, err) || open_model(r, err) ||
-	    dtp_backend_cpu(r->options.compute, r->threads, &r->backend, err))
+	if (dtp_device_agree(r->args, r->world, dtp_worker_local_rank(r->worker), &r->gpu_memory, err))
+		return err->code;
+	r->options.device = r->gpu_memory.n ? DTP_DEVICE_CUDA : DTP_DEVICE_CPU;
+	if (dtp_inputs_share(r->args, r->world, r->options.rank == 0, &r->inputs, &r->request, err) || open_model(r, err))
 		return err->code;
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "compare the ranks' models");
 	if (dtp_pipeline_agree(r->pipeline, r->world, err))
 		return err->code;
-	return agree_on_passes(r, err) || agree_on_name(r, err) ? err->code : agree_on_seed(r, err);
+	return agree_on_passes(r, err) || agree_on_name(r, err) || agree_on_seed(r, err) ? err->code : open_device(r, err);
 }
 
 enum dtp_code dtp_rank_sources(struct dtp_rank *r, const struct dtp_sources **out, struct dtp_err *err)
@@ -209,6 +226,7 @@ static enum dtp_code run_rank(const struct dtp_args *args, dtp_rank_fn work, str
 		free(r.sources);
 		if (r.pipeline)
 			dtp_pipeline_close(r.pipeline);
+		dtp_comm_destroy(r.mesh.sums);
 		if (r.backend)
 			r.backend->ops->destroy(r.backend);
 		dtp_mesh_free(&r.mesh);
@@ -256,9 +274,9 @@ static int sharers(const struct dtp_args *args, const struct dtp_seat *seat)
 
 /* One line that says what is going to be done, defaults filled in. */
 static void announce(const struct dtp_args *args, struct dtp_progress *progress, const struct dtp_pipeline *p,
-		     const struct dtp_options *o, const struct dtp_request *q, const struct dtp_seat *seat)
+		     const struct dtp_options *o, const struct dtp_request *q, const struct dtp_seat *seat, const struct dtp_gpus *gpus)
 {
-	char text[1024], what[640], dp[32] = "", hosts[48] = "";
+	char text[1400], what[640], dp[32] = "", hosts[48] = "", device[256];
 	int ranks = sharers(args, seat), threads = node_threads(args);
 
 	if (args->dp_degree > 1)
@@ -269,11 +287,14 @@ static void announce(const struct dtp_args *args, struct dtp_progress *progress,
 		snprintf(what, sizeof what, "encode the prompt, %lld tokens", (long long)q->max_sequence_length);
 	else
 		describe(args, p, q, what, sizeof what);
-	snprintf(text, sizeof text, "%s: %s, %s, %stp %d (%s), %d thread%s%s", dtp_pipeline_class(p), what,
-		 o->compute == DTP_F32 ? "fp32" : "bf16", dp, o->tp_degree, dtp_pipeline_plan(p), threads, threads == 1 ? "" : "s",
-		 hosts);
+	if (gpus->n)
+		dtp_device_text(gpus, seat ? seat->nlocal : ranks, device, sizeof device);
+	else
+		snprintf(device, sizeof device, "%d thread%s", threads, threads == 1 ? "" : "s");
+	snprintf(text, sizeof text, "%s: %s, %s, %stp %d (%s), %s%s", dtp_pipeline_class(p), what, o->compute == DTP_F32 ? "fp32" : "bf16",
+		 dp, o->tp_degree, dtp_pipeline_plan(p), device, hosts);
 	dtp_progress_note(progress, text);
-	if (threads < ranks) {
+	if (!gpus->n && threads < ranks) {
 		snprintf(text, sizeof text, "%d ranks share %d thread%s' worth of processors: expect them to be slow",
 			 ranks, threads, threads == 1 ? "" : "s");
 		dtp_progress_warn(progress, text);
@@ -304,10 +325,14 @@ static void warn_without_effect(const struct dtp_args *args, struct dtp_progress
 /* seat: NULL where all ranks are of this host. */
 static enum dtp_code check_model(const struct dtp_args *args, struct dtp_pipeline *p, const struct dtp_options *o,
 				 struct dtp_request *q, bool writes, const struct dtp_limits *limits,
-				 const struct dtp_seat *seat, struct dtp_err *err)
+				 const struct dtp_seat *seat, const struct dtp_gpus *gpus, struct dtp_err *err)
 {
 	struct dtp_host_memory memory = dtp_host_memory("");
-	struct dtp_bound bound = {.replicas = (int)args->dp_degree, .host = &memory, .limit = limits};
+	struct dtp_limits devices;
+	struct dtp_bound bound = {.replicas = (int)args->dp_degree, .host = gpus->n ? NULL : &memory,
+				  .device = gpus->n ? &devices : NULL, .limit = limits};
+
+	dtp_device_limits(gpus, &devices);
 
 	if (seat && seat->hosts > 1) {
 		bound.here = seat->local;
@@ -336,6 +361,7 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, const str
 	struct dtp_pipeline *p;
 	struct dtp_inputs inputs = {0};
 	struct dtp_limits limits;
+	struct dtp_gpus gpus;
 
 	if (progress) {
 		mon.arg = progress;
@@ -347,16 +373,20 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, const str
 		o.one_rank = true;
 		o.rank = seat->rank % o.tp_degree;
 	}
+	if (dtp_device_find(args, &gpus, progress ? warn : NULL, progress, err) ||
+	    dtp_device_check(&gpus, seat ? seat->nlocal : ranks_of(args), err))
+		return err->code;
+	o.device = gpus.n ? DTP_DEVICE_CUDA : DTP_DEVICE_CPU;
 	if (dtp_max_memory_parse(args->max_memory, &limits, err) || dtp_max_memory_check(&limits, ranks_of(args), err) ||
 	    dtp_pipeline_open(&o, &mon, &p, err))
 		return err->code;
 	enum dtp_code code = dtp_inputs_read(args, &inputs, &q, err);
 	bool known = !code || progress; /* only rank 0's host must have them, and without them nothing can be predicted */
 	if (!code)
-		code = check_model(args, p, &o, &q, writes, &limits, seat, err);
+		code = check_model(args, p, &o, &q, writes, &limits, seat, &gpus, err);
 	code = known ? code : DTP_OK;
 	if (code == DTP_OK && progress) {
-		announce(args, progress, p, &o, &q, seat);
+		announce(args, progress, p, &o, &q, seat, &gpus);
 		warn_without_effect(args, progress, p, &q);
 		if (args->recall)
 			code = dtp_recall_tell(args, p, &q, progress, err);

@@ -121,7 +121,7 @@ static cJSON *rank_json(const struct dtp_plan_view *v, int rank)
 		cJSON_AddNumberToObject(p, "staging", (double)m->staging);
 		cJSON_AddItemToArray(list, p);
 	}
-	cJSON_AddNumberToObject(o, "program", (double)DTP_RANK_BASE_BYTES);
+	cJSON_AddNumberToObject(o, "program", (double)dtp_rank_base_bytes(v->options.device));
 	cJSON_AddNumberToObject(o, "peak", (double)v->fit.rank[rank]);
 	cJSON_AddItemToObject(o, "allowed", bound == UINT64_MAX ? cJSON_CreateNull() : cJSON_CreateNumber((double)bound));
 	return o;

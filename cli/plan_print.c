@@ -249,8 +249,8 @@ static void print_memory(FILE *f, const struct dtp_plan_view *v)
 		int rank = largest_rank(v, i);
 		const struct dtp_phase_memory *m = &v->memory[rank][i];
 		fprintf(f, "  %-14s %4d %9s %12s %9s %9s %9s\n", m->name, rank, dtp_bytes_text(m->weights).s,
-			dtp_bytes_text(m->scratch).s, dtp_bytes_text(m->staging).s, dtp_bytes_text(DTP_RANK_BASE_BYTES).s,
-			dtp_bytes_text(dtp_phase_bytes(m) + DTP_RANK_BASE_BYTES).s);
+			dtp_bytes_text(m->scratch).s, dtp_bytes_text(m->staging).s, dtp_bytes_text(dtp_rank_base_bytes(v->options.device)).s,
+			dtp_bytes_text(dtp_phase_bytes(m) + dtp_rank_base_bytes(v->options.device)).s);
 	}
 }
 

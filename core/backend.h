@@ -164,8 +164,9 @@ struct dtp_cpu_facts {
 	bool mismatch;      /* the loaded one is older than what this program was compiled with, or of another major version */
 };
 void dtp_cpu_facts(struct dtp_cpu_facts *out);
-/* Computes nothing: checks, counts. */
-enum dtp_code dtp_backend_dry(enum dtp_dtype compute, struct dtp_backend **out, struct dtp_err *err);
+/* Computes nothing: checks, counts, with the sizes that weights have on the device. */
+enum dtp_device { DTP_DEVICE_CPU, DTP_DEVICE_CUDA };
+enum dtp_code dtp_backend_dry(enum dtp_dtype compute, enum dtp_device device, struct dtp_backend **out, struct dtp_err *err);
 
 /* ---- CUDA: core/ knows of it what follows, and links without it (cuda/absent.c). */
 struct dtp_gpu {
@@ -178,6 +179,15 @@ struct dtp_gpu {
  * called by a process that forks later. */
 enum dtp_code dtp_cuda_gpus(struct dtp_gpu *gpus, int max, int *n, struct dtp_err *err);
 
+/* How a weight lies in a GPU's memory: n rows of k elements.  A matrix's rows are pitch elements apart, so that each begins at a multiple of
+ * DTP_CUDA_ROW bytes.  VECTOR: k is 1; F32, then, from `typed` bytes on, the same in T where that is another type. */
+#define DTP_CUDA_ROW 16
+struct dtp_cuda_layout {
+	int64_t n, k, pitch;
+	uint64_t nbytes, typed;
+};
+struct dtp_cuda_layout dtp_cuda_layout(enum dtp_dtype t, enum dtp_weight_kind kind, int ndim, const int64_t *shape);
+
 /* What computes attention.  AUTO: cuDNN where it does the shape, else the own kernel, and a note of which and why.  CUDNN: the same, but
  * where it is the transformer's, DTP_REFUSED with why not.  PLAIN: the own kernel. */
 enum dtp_cuda_attention { DTP_ATTENTION_AUTO, DTP_ATTENTION_CUDNN, DTP_ATTENTION_PLAIN };
@@ -187,7 +197,7 @@ struct dtp_cuda_options {
 	const char *cache;         /* folder for cuDNN's finished plans, made if need be; NULL: none */
 	const struct dtp_monitor *mon;
 };
-/* What options point to stays the caller's and must outlive the backend.  DTP_REFUSED: this GPU or its driver is too old; DTP_FAILED:
+/* cache is copied; mon must outlive the backend.  DTP_REFUSED: this GPU or its driver is too old; DTP_FAILED:
  * a call failed. */
 enum dtp_code dtp_backend_cuda(enum dtp_dtype compute, const struct dtp_cuda_options *options, struct dtp_backend **out,
 			       struct dtp_err *err);

@@ -65,6 +65,14 @@ enum dtp_code dtp_comm_gloo(int rank, int size, const struct dtp_store *store, c
  * inner over; on failure it is still the caller's. */
 enum dtp_code dtp_comm_shared(struct dtp_comm *inner, struct dtp_comm **out, struct dtp_err *err);
 
+/* For tensors in the memory of these ranks' CUDA backends, on their streams: a call may return before it is done, as the backend's
+ * operations do.  Through NCCL, or, where `shared` says that ranks share a GPU, through host memory.  control: the same ranks'
+ * communicator of host memory; it stays the caller's and, as the backend, must outlive *out.  Collective; DTP_FAILED when the others have not
+ * come within timeout_s. */
+struct dtp_backend;
+enum dtp_code dtp_comm_cuda(struct dtp_comm *control, struct dtp_backend *backend, bool shared, double timeout_s, struct dtp_comm **out,
+			    struct dtp_err *err);
+
 /* Wrappers that check arguments and skip the call when size is 1. */
 enum dtp_code dtp_all_reduce(struct dtp_comm *, void *buf, int64_t count, enum dtp_dtype, struct dtp_err *);
 enum dtp_code dtp_all_gather(struct dtp_comm *, void *dst, const void *src, int64_t count, enum dtp_dtype, struct dtp_err *);
@@ -78,6 +86,7 @@ enum dtp_mesh_dim { DTP_MESH_DP, DTP_MESH_RING, DTP_MESH_ULYSSES, DTP_MESH_TP, D
 struct dtp_mesh {
 	struct dtp_comm *world; /* not owned */
 	struct dtp_comm *dim[DTP_MESH_DIMS];
+	struct dtp_comm *sums; /* dtp_comm_cuda of dim[DTP_MESH_TP], freed by its maker; NULL: tensors are in host memory */
 };
 /* The product of sizes must be world->size, else DTP_REFUSED with all the numbers. */
 enum dtp_code dtp_mesh_make(struct dtp_comm *world, const int sizes[DTP_MESH_DIMS], struct dtp_mesh *mesh,

@@ -112,7 +112,7 @@ static enum dtp_code measure(struct dtp_decoder *d, struct dtp_err *err)
 {
 	struct dtp_ctx c = {.mon = &dtp_monitor_none, .err = DTP_ERR_INIT};
 
-	if (dtp_backend_dry(d->compute, &c.be, err))
+	if (dtp_backend_dry(d->compute, DTP_DEVICE_CPU, &c.be, err))
 		return err->code;
 	dtp_plan_bind(&d->vae.tree, 0, 1);
 	dtp_arena_measure(&c.scratch);

@@ -9,6 +9,7 @@
 
 struct dry {
 	struct dtp_backend base;
+	enum dtp_device device;
 	uint64_t next; /* the address that alloc gives next */
 	int threads;
 };
@@ -58,6 +59,8 @@ static enum dtp_code sync(struct dtp_backend *be, struct dtp_err *err)
 
 static uint64_t weight_bytes(struct dtp_backend *be, enum dtp_weight_kind kind, int ndim, const int64_t *shape)
 {
+	if (((struct dry *)be)->device == DTP_DEVICE_CUDA)
+		return dtp_cuda_layout(be->compute, kind, ndim, shape).nbytes;
 	return dtp_cpu_weight_bytes(be->compute, kind, ndim, shape);
 }
 
@@ -68,6 +71,7 @@ static enum dtp_code weight_new(struct dtp_backend *be, enum dtp_weight_kind kin
 	if (!*out)
 		return dtp_fail(err, DTP_FAILED, "out of memory: no %zu bytes for a weight's description", sizeof **out);
 	dtp_cpu_describe(*out, be->compute, kind, ndim, shape);
+	(*out)->nbytes = weight_bytes(be, kind, ndim, shape);
 	return DTP_OK;
 }
 
@@ -250,7 +254,7 @@ static const struct dtp_backend_ops dry_ops = {
 	.measure_peak = measure_peak,
 };
 
-enum dtp_code dtp_backend_dry(enum dtp_dtype compute, struct dtp_backend **out, struct dtp_err *err)
+enum dtp_code dtp_backend_dry(enum dtp_dtype compute, enum dtp_device device, struct dtp_backend **out, struct dtp_err *err)
 {
 	struct dry *d = calloc(1, sizeof *d);
 
@@ -260,6 +264,7 @@ enum dtp_code dtp_backend_dry(enum dtp_dtype compute, struct dtp_backend **out, 
 	d->base.ops = &dry_ops;
 	d->base.compute = compute;
 	d->base.dry = true;
+	d->device = device;
 	d->next = 64;
 	d->threads = 1;
 	*out = &d->base;

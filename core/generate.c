@@ -342,6 +342,7 @@ enum dtp_code dtp_session_encode(struct dtp_session *s, const struct dtp_request
 		return dtp_fail(err, DTP_FAILED, "out of memory");
 	dtp_run_bind(s->pipeline, s->output, tp->rank); /* a prediction may have bound the layers for another rank */
 	enum dtp_code rc = dtp_run_init(r, s->pipeline, req, s->backend, tp, s->mon, err);
+	r->ctx.sums = s->mesh->sums;
 	if (!rc)
 		rc = dtp_run_measure(s->pipeline, req, tp, scratch, cost, err);
 	if (!rc) {

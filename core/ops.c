@@ -97,7 +97,7 @@ static void reduce(struct dtp_ctx *c, struct dtp_tensor x)
 	if (!begin(c, &start))
 		return;
 	if (!c->be->dry)
-		dtp_all_reduce(c->tp, x.data, n, x.dtype, &c->err);
+		dtp_all_reduce(c->sums ? c->sums : c->tp, x.data, n, x.dtype, &c->err);
 	end(c, DTP_OP_REDUCE, start, 0, (double)n * (double)dtp_dtype_size(x.dtype));
 }
 

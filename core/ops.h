@@ -40,7 +40,8 @@ struct dtp_observer {
 
 struct dtp_ctx {
 	struct dtp_backend *be;
-	struct dtp_comm *tp;
+	struct dtp_comm *tp;        /* moves host memory */
+	struct dtp_comm *sums;      /* of the same ranks, for tensors; NULL: tp does */
 	struct dtp_arena scratch;
 	const struct dtp_monitor *mon;
 	const struct dtp_tree *tree;/* of the model that runs: how its columns are split */

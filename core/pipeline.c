@@ -294,6 +294,7 @@ enum dtp_code dtp_pipeline_open(const struct dtp_options *o, const struct dtp_mo
 		return dtp_fail(err, DTP_FAILED, "out of memory");
 	}
 	p->compute = o->compute;
+	p->device = o->device;
 	p->keep_text_encoder = o->keep_text_encoder;
 	p->beside_whole = o->beside_whole;
 	p->encode_only = o->encode_only;
@@ -458,6 +459,11 @@ enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_requ
 int dtp_pipeline_passes(const struct dtp_pipeline *p, const struct dtp_request *r)
 {
 	return p->family->classifier_free && !p->distilled && r->guidance_scale > 1 ? 2 : 1;
+}
+
+enum dtp_device dtp_pipeline_device(const struct dtp_pipeline *p)
+{
+	return p->device;
 }
 
 const char *dtp_pipeline_class(const struct dtp_pipeline *p)

@@ -28,6 +28,7 @@ struct dtp_options {
 	bool one_rank;             /* of a sharded folder only the files of `rank` are opened; else all are checked, rank 0's kept */
 	int rank;
 	enum dtp_dtype compute;    /* BF16 or F32 */
+	enum dtp_device device;    /* whose memory is predicted: the host's, or that of a GPU for each rank */
 	bool keep_text_encoder;    /* false: freed before the transformer loads */
 	bool beside_whole;         /* rank 0 computes the whole model too, a layer at a time (verify.h): counts in predictions */
 	bool references;           /* requests may have images: the VAE's encoder is checked too */
@@ -81,6 +82,7 @@ enum dtp_code dtp_pipeline_known(const char *model, bool *known, struct dtp_err 
 /* Fills in defaults and checks the request against the model: sizes, steps, lengths, prompt encoding. */
 enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_request *r, struct dtp_err *err);
 
+enum dtp_device dtp_pipeline_device(const struct dtp_pipeline *p); /* as it was opened for */
 const char *dtp_pipeline_class(const struct dtp_pipeline *p);  /* "Flux2KleinPipeline" */
 bool dtp_pipeline_guided(const struct dtp_pipeline *p);        /* false: distilled, guidance_scale has no effect */
 /* Forward passes per step: 2 with classifier-free guidance, which an undistilled klein has at scales above 1. */
@@ -90,7 +92,7 @@ bool dtp_pipeline_has_system(const struct dtp_pipeline *p);    /* the prompt's t
 const char *dtp_pipeline_plan(const struct dtp_pipeline *p);   /* the transformer plan's source */
 const char *dtp_pipeline_builtin(const struct dtp_pipeline *p);/* name of the family's own plan: "flux2" */
 
-/* Predicted memory of one rank, in bytes, by phase: weights + scratch + staging, from a dry run of the forward passes.  What
+/* Predicted memory of one rank on its device, in bytes, by phase: weights + scratch + staging, from a dry run of the forward passes.  What
  * an earlier phase leaves in memory (a text encoder that is kept) counts in the later ones too. */
 struct dtp_phase_memory {
 	const char *name;           /* "text_encoder", "transformer", "vae", "references" (zeros where there are none) */

@@ -26,7 +26,7 @@ enum dtp_code dtp_run_measure(struct dtp_pipeline *p, const struct dtp_request *
 
 	for (int i = 0; i < DTP_NPHASES; i++)
 		cost[i] = (struct dtp_phase_cost){.name = names[i]};
-	if (dtp_backend_dry(p->compute, &dry, err))
+	if (dtp_backend_dry(p->compute, p->device, &dry, err))
 		return err->code;
 	if (!dtp_run_init(&r, p, req, dry, tp, &dtp_monitor_none, err)) {
 		for (int i = 0; i < DTP_NPHASES; i++) {
@@ -134,12 +134,13 @@ static uint64_t references_bytes(const struct dtp_pipeline *p, const struct dtp_
 enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
 				  struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
 {
-	uint64_t scratch[DTP_NPHASES], host = references_bytes(p, req, rank);
+	bool on_host = p->device == DTP_DEVICE_CPU; /* else a GPU's memory is asked about */
+	uint64_t scratch[DTP_NPHASES], host = on_host ? references_bytes(p, req, rank) : 0;
 	struct dtp_phase_cost cost[DTP_NPHASES];
 	struct dtp_backend *dry;
 
 	out[DTP_REFERENCES] = (struct dtp_phase_memory){.name = "references"};
-	if (run_dry(p, req, rank, scratch, cost, err) || dtp_backend_dry(p->compute, &dry, err))
+	if (run_dry(p, req, rank, scratch, cost, err) || dtp_backend_dry(p->compute, p->device, &dry, err))
 		return err->code;
 	for (int i = 0; i < DTP_COMPONENTS; i++) {
 		const struct dtp_component *c = &p->component[i];
@@ -165,7 +166,9 @@ enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_reque
 		out[DTP_VAE].weights += out[DTP_TRANSFORMER].weights;
 		out[DTP_VAE].scratch += out[DTP_TRANSFORMER].scratch;
 	}
-	enum dtp_code rc = p->beside_whole && rank == 0 ? add_whole(p, req, dry, out, err) : DTP_OK;
+	for (int i = 0; i < DTP_NPHASES && !on_host; i++)
+		out[i].staging = 0;
+	enum dtp_code rc = p->beside_whole && rank == 0 && on_host ? add_whole(p, req, dry, out, err) : DTP_OK;
 	dry->ops->destroy(dry);
 	return rc;
 }

@@ -259,7 +259,7 @@ static enum dtp_code measure(struct encoder *e, uint64_t *scratch, struct dtp_er
 {
 	struct dtp_ctx c = {.mon = &dtp_monitor_none, .err = DTP_ERR_INIT};
 
-	if (dtp_backend_dry(e->be->compute, &c.be, err))
+	if (dtp_backend_dry(e->be->compute, DTP_DEVICE_CPU, &c.be, err))
 		return err->code;
 	dtp_arena_measure(&c.scratch);
 	c.scratch.be = c.be;

@@ -67,7 +67,7 @@ void dtp_report_placed(struct dtp_pipeline *p, const struct dtp_report_part *par
 	dtp_placement(part->tree, &weight, rank, part->degree, split);
 	dtp_split_shape(&weight, split, shape);
 	*bytes = 0;
-	if (dtp_backend_dry(p->compute, &dry, NULL))
+	if (dtp_backend_dry(p->compute, p->device, &dry, NULL))
 		return;
 	*bytes = param_bytes(part->tree, m, rank, part->degree, dry);
 	dry->ops->destroy(dry);
@@ -278,7 +278,7 @@ enum dtp_code dtp_report_make(struct dtp_pipeline *p, const struct dtp_request *
 
 	*out = (struct dtp_report){0};
 	dtp_vae_need(&p->vae, req->nimages > 0, req->output == DTP_OUTPUT_PNG);
-	enum dtp_code rc = dtp_backend_dry(p->compute, &mk.dry, err);
+	enum dtp_code rc = dtp_backend_dry(p->compute, p->device, &mk.dry, err);
 	if (rc)
 		return rc;
 	for (int i = 0; !rc && i < DTP_COMPONENTS; i++) {

@@ -2,6 +2,7 @@
 /* The CUDA backend's table, its life, and the GPUs that there are. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cpu/cpu.h"
 #include "cuda.h"
@@ -27,6 +28,7 @@ static void destroy(struct dtp_backend *be)
 	if (cu->stream)
 		cudaStreamDestroy(cu->stream);
 	pthread_mutex_destroy(&cu->writing);
+	free(cu->cache);
 	free(cu);
 }
 
@@ -227,6 +229,11 @@ enum dtp_code dtp_backend_cuda(enum dtp_dtype compute, const struct dtp_cuda_opt
 	cu->options = *options;
 	cu->no_dnn = (struct dtp_err)DTP_ERR_INIT;
 	pthread_mutex_init(&cu->writing, NULL);
+	if (options->cache && !(cu->cache = strdup(options->cache))) {
+		destroy(&cu->base);
+		return dtp_fail(err, DTP_FAILED, "out of memory for the name of a folder");
+	}
+	cu->options.cache = cu->cache;
 	enum dtp_code rc = begin(cu, err);
 	if (rc) {
 		destroy(&cu->base);

@@ -18,6 +18,7 @@ struct dtp_cuda_watch;
 struct dtp_cuda {
 	struct dtp_backend base;
 	struct dtp_cuda_options options;
+	char *cache;              /* options.cache */
 	cudaStream_t stream;
 	struct dtp_lt *lt;        /* lt.h: matrix products */
 	struct dtp_dnn *dnn;      /* dnn.h: attention and convolution; NULL until the first of them */
@@ -39,10 +40,8 @@ static inline struct dtp_cuda *dtp_cuda_of(struct dtp_backend *be)
 
 struct dtp_cuda_weight {
 	struct dtp_weight base;
-	void *data;     /* MATRIX: rows of T, each at a multiple of DTP_LT_ALIGN bytes; TABLE: rows of T; CONV: [N,kh,kw,C] of T;
-	                 * VECTOR: F32, then the same in T where that is another type */
-	int64_t n, k;   /* the matrix; CONV: k = kh*kw*C; VECTOR: k = 1 */
-	int64_t pitch;  /* elements from one row to the next */
+	struct dtp_cuda_layout at;
+	void *data; /* CONV: [N,kh,kw,C] */
 };
 
 static inline const struct dtp_cuda_weight *dtp_cuda_weight_of(const struct dtp_weight *w)

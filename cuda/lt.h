@@ -8,7 +8,7 @@
 #include "err.h"
 #include "tensor.h"
 
-enum { DTP_LT_ALIGN = 16 }; /* bytes: addresses and rows of all operands are multiples of it */
+enum { DTP_LT_ALIGN = 16 }; /* bytes: addresses and rows of all operands are multiples of it; as DTP_CUDA_ROW */
 
 struct dtp_lt;
 

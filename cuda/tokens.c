@@ -43,16 +43,16 @@ enum dtp_code dtp_cuda_linear(struct dtp_backend *be, struct dtp_tensor out, str
 {
 	struct dtp_cuda *cu = dtp_cuda_of(be);
 	const struct dtp_cuda_weight *w = dtp_cuda_weight_of(weight);
-	struct dtp_tensor m = dtp_tensor_make(w->data, be->compute, 2, (int64_t[]){w->n, w->k}), y = out;
+	struct dtp_tensor m = dtp_tensor_make(w->data, be->compute, 2, (int64_t[]){w->at.n, w->at.k}), y = out;
 	uint64_t first = fitting_bytes(x), second = fitting_bytes(out);
 	enum dtp_code rc = DTP_OK;
 	void *p = NULL;
 
 	if (!out.shape[0] || !out.shape[1])
 		return DTP_OK;
-	if (!w->k)
+	if (!w->at.k)
 		return zeros(cu, out, bias, err);
-	m.stride[0] = w->pitch;
+	m.stride[0] = w->at.pitch;
 	if (first + second)
 		rc = dtp_cuda_scratch(cu, first + second, &p, err);
 	if (!rc && first) {
@@ -83,7 +83,7 @@ enum dtp_code dtp_cuda_embedding(struct dtp_backend *be, struct dtp_tensor out, 
 	if (!rc)
 		rc = DTP_CUDA(cudaMemcpyAsync(p, ids, bytes, cudaMemcpyHostToDevice, cu->stream), err);
 	if (!rc)
-		rc = DTP_CUDA(dtp_k_embedding(cu->stream, out, p, dtp_tensor_make(w->data, be->compute, 2, (int64_t[]){w->n, w->k}),
+		rc = DTP_CUDA(dtp_k_embedding(cu->stream, out, p, dtp_tensor_make(w->data, be->compute, 2, (int64_t[]){w->at.n, w->at.k}),
 					      first_row), err);
 	return rc;
 }

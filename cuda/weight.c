@@ -6,49 +6,30 @@
 
 #include "cuda.h"
 #include "kernels.h"
-#include "lt.h"
-
-static int64_t round_up(int64_t n, int64_t to)
-{
-	return (n + to - 1) / to * to;
-}
-
-static struct dtp_cuda_weight describe(enum dtp_dtype t, enum dtp_weight_kind kind, int ndim, const int64_t *shape)
-{
-	struct dtp_cuda_weight w = {.base = {.kind = kind, .ndim = ndim, .row_align = 1}, .n = shape[0], .k = 1};
-	int64_t size = (int64_t)dtp_dtype_size(t);
-
-	memcpy(w.base.shape, shape, (size_t)ndim * sizeof *shape);
-	for (int d = 1; d < ndim; d++)
-		w.k *= shape[d];
-	w.pitch = kind == DTP_WEIGHT_MATRIX ? round_up(w.k, DTP_LT_ALIGN / size) : w.k;
-	w.base.nbytes = (uint64_t)(w.n * w.pitch * size);
-	if (kind == DTP_WEIGHT_VECTOR) /* F32, and T at the next multiple of what a bias may begin at */
-		w.base.nbytes = (uint64_t)(round_up(w.n * 4, DTP_LT_ALIGN) + (t == DTP_F32 ? 0 : w.n * size));
-	return w;
-}
 
 const void *dtp_cuda_vector_as(const struct dtp_weight *w, enum dtp_dtype t)
 {
 	if (!w || t == DTP_F32)
 		return dtp_cuda_vector(w);
-	return (const char *)dtp_cuda_weight_of(w)->data + round_up(w->shape[0] * 4, DTP_LT_ALIGN);
+	return (const char *)dtp_cuda_weight_of(w)->data + dtp_cuda_weight_of(w)->at.typed;
 }
 
 uint64_t dtp_cuda_weight_bytes(struct dtp_backend *be, enum dtp_weight_kind kind, int ndim, const int64_t *shape)
 {
-	return describe(be->compute, kind, ndim, shape).base.nbytes;
+	return dtp_cuda_layout(be->compute, kind, ndim, shape).nbytes;
 }
 
 enum dtp_code dtp_cuda_weight_new(struct dtp_backend *be, enum dtp_weight_kind kind, int ndim, const int64_t *shape,
 				  struct dtp_weight **out, struct dtp_err *err)
 {
-	struct dtp_cuda_weight *w = malloc(sizeof *w);
+	struct dtp_cuda_weight *w = calloc(1, sizeof *w);
 
 	*out = NULL;
 	if (!w)
 		return dtp_fail(err, DTP_FAILED, "out of memory: no %zu bytes for a weight's description", sizeof *w);
-	*w = describe(be->compute, kind, ndim, shape);
+	w->at = dtp_cuda_layout(be->compute, kind, ndim, shape);
+	w->base = (struct dtp_weight){.kind = kind, .ndim = ndim, .row_align = 1, .nbytes = w->at.nbytes};
+	memcpy(w->base.shape, shape, (size_t)ndim * sizeof *shape);
 	enum dtp_code rc = dtp_cuda_take(w->base.nbytes, &w->data, err);
 	if (rc) {
 		free(w);
@@ -72,10 +53,10 @@ void dtp_cuda_weight_free(struct dtp_backend *be, struct dtp_weight *weight)
 /* The weight's rows [row0, row0 + nrows), of T. */
 static struct dtp_tensor rows_of(const struct dtp_cuda_weight *w, enum dtp_dtype t, int64_t row0, int64_t nrows)
 {
-	int64_t shape[] = {nrows, w->k};
-	struct dtp_tensor x = dtp_tensor_make((char *)w->data + row0 * w->pitch * (int64_t)dtp_dtype_size(t), t, 2, shape);
+	int64_t shape[] = {nrows, w->at.k};
+	struct dtp_tensor x = dtp_tensor_make((char *)w->data + row0 * w->at.pitch * (int64_t)dtp_dtype_size(t), t, 2, shape);
 
-	x.stride[0] = w->pitch;
+	x.stride[0] = w->at.pitch;
 	return x;
 }
 
@@ -113,7 +94,7 @@ static cudaError_t turn(struct dtp_cuda *cu, const struct dtp_cuda_weight *w, in
 static enum dtp_code write_turned(struct dtp_cuda *cu, const struct dtp_cuda_weight *w, int64_t row0, int64_t nrows, const void *src,
 				  enum dtp_dtype src_type, struct dtp_err *err)
 {
-	uint64_t bytes = (uint64_t)(nrows * w->k) * dtp_dtype_size(src_type);
+	uint64_t bytes = (uint64_t)(nrows * w->at.k) * dtp_dtype_size(src_type);
 	enum dtp_code rc = DTP_OK;
 
 	if (bytes > cu->panel_size) {
@@ -141,7 +122,7 @@ enum dtp_code dtp_cuda_weight_write(struct dtp_backend *be, struct dtp_weight *w
 	const struct dtp_cuda_weight *w = dtp_cuda_weight_of(weight);
 	bool straight = (w->base.kind == DTP_WEIGHT_MATRIX || w->base.kind == DTP_WEIGHT_TABLE) && src_type == be->compute;
 
-	if (!nrows || !w->k)
+	if (!nrows || !w->at.k)
 		return DTP_OK;
 	pthread_mutex_lock(&cu->writing);
 	enum dtp_code rc = DTP_CUDA(cudaSetDevice(cu->options.device), err); /* of this thread */

@@ -94,7 +94,7 @@ static void dry_touches_nothing(void **state)
 	float host[8] = {1, 2, 3, 4, 5, 6, 7, 8};
 	uint8_t rgb[12] = {9};
 	(void)state;
-	MUST(dtp_backend_dry(DTP_BF16, &be, err));
+	MUST(dtp_backend_dry(DTP_BF16, DTP_DEVICE_CPU, &be, err));
 	assert_true(be->dry && be->compute == DTP_BF16);
 	MUST(be->ops->alloc(be, 1ull << 50, &p, err)); /* more than any machine has */
 	MUST(be->ops->alloc(be, 0, &q, err));

@@ -44,6 +44,11 @@ enum dtp_code dtp_pipeline_set_degree(struct dtp_pipeline *p, int tp_degree, str
 	return DTP_OK;
 }
 
+enum dtp_device dtp_pipeline_device(const struct dtp_pipeline *p)
+{
+	return p->o.device;
+}
+
 int dtp_pipeline_passes(const struct dtp_pipeline *p, const struct dtp_request *r)
 {
 	(void)p;
@@ -90,11 +95,11 @@ static void fit_counts_each_rank_at_its_peak(void **state)
 {
 	(void)state;
 	struct dtp_options o = {.tp_degree = 1, .compute = DTP_BF16};
-	assert_true(need(o, request) == 1100 * MB + 100 * MB + 64 * MB + DTP_RANK_BASE_BYTES);
+	assert_true(need(o, request) == 1100 * MB + 100 * MB + 64 * MB + dtp_rank_base_bytes(DTP_DEVICE_CPU));
 	o.tp_degree = 2;
-	assert_true(need(o, request) == 2 * (600 * MB + 100 * MB + 64 * MB + DTP_RANK_BASE_BYTES));
+	assert_true(need(o, request) == 2 * (600 * MB + 100 * MB + 64 * MB + dtp_rank_base_bytes(DTP_DEVICE_CPU)));
 	o.keep_text_encoder = true;
-	assert_true(need(o, request) == 2 * (900 * MB + 100 * MB + 64 * MB + DTP_RANK_BASE_BYTES));
+	assert_true(need(o, request) == 2 * (900 * MB + 100 * MB + 64 * MB + dtp_rank_base_bytes(DTP_DEVICE_CPU)));
 }
 
 static void fit_exactly_enough_is_enough(void **state)

@@ -253,7 +253,7 @@ static void gemm_weight_bytes_dry(void **state)
 	(void)state;
 	for (int t = 0; t < 2; t++) {
 		MUST(dtp_backend_cpu(t ? DTP_BF16 : DTP_F32, 1, &cpu, err));
-		MUST(dtp_backend_dry(t ? DTP_BF16 : DTP_F32, &dry, err));
+		MUST(dtp_backend_dry(t ? DTP_BF16 : DTP_F32, DTP_DEVICE_CPU, &dry, err));
 		for (size_t i = 0; i < 4; i++)
 			for (int kind = DTP_WEIGHT_MATRIX; kind <= DTP_WEIGHT_VECTOR; kind++) {
 				int ndim = kind == DTP_WEIGHT_CONV ? 4 : kind == DTP_WEIGHT_VECTOR ? 1 : 2;

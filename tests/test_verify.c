@@ -396,7 +396,7 @@ static void holds_one_layer(void **state)
 	struct dtp_pipeline *p;
 	uint64_t largest = 0, all = 0;
 
-	if (dtp_pipeline_open(&o, &dtp_monitor_none, &p, &err) || dtp_backend_dry(DTP_F32, &be, &err))
+	if (dtp_pipeline_open(&o, &dtp_monitor_none, &p, &err) || dtp_backend_dry(DTP_F32, DTP_DEVICE_CPU, &be, &err))
 		fail_msg("%s", err.message);
 	for (int c = 0; c < DTP_VAE; c++)
 		for (int i = 0; i < p->component[c].tree->n; i++) {

@@ -194,24 +194,25 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t size, enum cudaMemcpyK
 }
 
 struct fill {
-	void *p;
+	char *p;
 	int value;
-	size_t size;
+	size_t pitch, width, height;
 };
 
 static bool run_fill(void *arg)
 {
 	const struct fill *f = arg;
 
-	emu_check(f->p, f->size, EMU_DEVICE, "a fill");
-	memset(f->p, f->value, f->size);
+	emu_check(f->p, extent(f->pitch, f->width, f->height), EMU_DEVICE, "a fill");
+	for (size_t row = 0; row < f->height; row++)
+		memset(f->p + row * f->pitch, f->value, f->width);
 	return true;
 }
 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t size, cudaStream_t stream)
 {
 	cudaError_t e = emu_begin("cudaMemsetAsync", cudaErrorLaunchFailure);
-	struct fill f = {p, value, size};
+	struct fill f = {p, value, size, size, 1};
 
 	if (!e) {
 		emu_check(p, size, EMU_DEVICE, "cudaMemsetAsync");
@@ -220,10 +221,24 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t size, cudaStream_t stream
 	return emu_end(e);
 }
 
+cudaError_t cudaMemset2DAsync(void *p, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream)
+{
+	cudaError_t e = emu_begin("cudaMemset2DAsync", cudaErrorLaunchFailure);
+	struct fill f = {p, value, pitch, width, height};
+
+	if (!e && width > pitch)
+		e = cudaErrorInvalidPitchValue;
+	if (!e) {
+		emu_check(p, extent(pitch, width, height), EMU_DEVICE, "cudaMemset2DAsync");
+		e = emu_put(emu_stream(stream, "cudaMemset2DAsync"), run_fill, &f, sizeof f, "a fill");
+	}
+	return emu_end(e);
+}
+
 cudaError_t cudaMemset(void *p, int value, size_t size)
 {
 	cudaError_t e = emu_begin("cudaMemset", cudaErrorLaunchFailure);
-	struct fill f = {p, value, size};
+	struct fill f = {p, value, size, size, 1};
 
 	if (!e) {
 		emu_not_while_capturing("cudaMemset");

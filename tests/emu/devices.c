@@ -110,6 +110,16 @@ cudaError_t cudaSetDevice(int device)
 	return emu_end(e);
 }
 
+/* How the host waits makes no difference here. */
+cudaError_t cudaSetDeviceFlags(unsigned flags)
+{
+	cudaError_t e = begin("cudaSetDeviceFlags", cudaErrorInitializationError);
+
+	if (!e && flags & ~(unsigned)cudaDeviceMask)
+		e = cudaErrorInvalidValue;
+	return emu_end(e);
+}
+
 cudaError_t cudaGetDevice(int *device)
 {
 	cudaError_t e = begin("cudaGetDevice", cudaErrorInitializationError);

@@ -106,7 +106,7 @@ static void run(const char *model, int64_t side, int references, int degree, enu
 	struct dtp_run r;
 	void *latents = NULL;
 
-	if (dtp_pipeline_open(&options, &dtp_monitor_none, &p, &err) || dtp_pipeline_resolve(p, &req, &err) || dtp_backend_dry(t, &be, &err))
+	if (dtp_pipeline_open(&options, &dtp_monitor_none, &p, &err) || dtp_pipeline_resolve(p, &req, &err) || dtp_backend_dry(t, DTP_DEVICE_CUDA, &be, &err))
 		die(err.message);
 	ops = *be->ops;
 	ops.attention = attention;

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where the ranks compute: what --device comes to on this machine. */
+#ifndef DTP_DEVICE_H
+#define DTP_DEVICE_H
+
+#include "flags.h"
+#include "pipeline.h"
+#include "sizes.h"
+
+#define DTP_MAX_GPUS 64
+
+struct dtp_gpus {
+	int n; /* 0: the ranks compute on CPUs */
+	struct dtp_gpu gpu[DTP_MAX_GPUS];
+};
+
+/* The GPUs that --device lets the ranks of this machine use.  In a process that starts ranks: a child asks the driver, which may hang or
+ * crash, and must not be forked once it runs.  DTP_REFUSED, with why, where --device cuda finds none; with auto a reason that only a
+ * machine with a driver has is told to warn. */
+enum dtp_code dtp_device_find(const struct dtp_args *args, struct dtp_gpus *gpus, void (*warn)(void *arg, const char *text), void *arg,
+			      struct dtp_err *err);
+/* As many as the ranks of this machine need?  DTP_REFUSED with the numbers. */
+enum dtp_code dtp_device_check(const struct dtp_gpus *gpus, int ranks, struct dtp_err *err);
+/* What each rank may take of its GPU. */
+void dtp_device_limits(const struct dtp_gpus *gpus, struct dtp_limits *out);
+/* "4 x NVIDIA H200", "NVIDIA H200, NVIDIA L4". */
+void dtp_device_text(const struct dtp_gpus *gpus, int ranks, char *buf, size_t size);
+
+/* In a rank: what --device comes to here, which must be the same for all ranks of world.  memory: of the GPU of each; n == 0: they compute
+ * on CPUs. */
+enum dtp_code dtp_device_agree(const struct dtp_args *args, struct dtp_comm *world, int local_rank, struct dtp_limits *memory,
+			       struct dtp_err *err);
+/* Then this rank's backend; threads: of one on a CPU. */
+enum dtp_code dtp_device_open(enum dtp_device device, enum dtp_dtype compute, int local_rank, int threads, const struct dtp_monitor *mon,
+			      struct dtp_backend **out, struct dtp_err *err);
+#endif
