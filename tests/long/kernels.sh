@@ -60,6 +60,17 @@ case_ kernels_shadow
 "$build/$test" >"$dir/log" 2>&1 || fail "$(grep -v -e 'OK \]' -e 'RUN  ' "$dir/log" | tail -n 30)"
 grep -q '^\[       OK \] kernel_attention_shapes' "$dir/log" || fail "no case ran"
 done_
+
+# A picture whose kernels are watched from the first to the last, in orders that must not matter.
+case_ kernels_shadow_picture
+MAKEFLAGS='' make EMULATE=shadow -j "$(nproc)" "$build/difftp" >"$dir/log" 2>&1 || fail "$(tail -n 30 "$dir/log")"
+for order in forward reverse rotated; do
+	DIFFTP_EMU_ORDER=$order "$build/difftp" --model tests/models/klein-tiny --prompt 'a red fox' --device cuda --dtype fp32 --height 64 \
+		--width 64 --max-sequence-length 32 --steps 1 --seed 1 -o "$dir/$order.png" >"$dir/log" 2>&1 || fail "$order: $(tail -n 5 "$dir/log")"
+	cmp "$dir/forward.png" "$dir/$order.png" || fail "$order: not the picture of forward"
+done
+done_
+
 race='a race with (a|another) (read|write)' unwritten='shared memory that no thread of the block has written'
 outside='outside of the allocation|not in device memory'
 seeded no_barrier device.cuh k_rms_norm.cu '	__syncthreads();' '' '*rms_norm*' "$race|$unwritten"
