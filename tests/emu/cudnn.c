@@ -65,7 +65,7 @@ static int arch(int device)
 {
 	struct cudaDeviceProp p;
 
-	if (cudaGetDeviceProperties(&p, device))
+	if (!emu_device_properties(device, &p))
 		emu_misuse("cuDNN: there is no device %d", device);
 	return p.major * 10 + p.minor;
 }
@@ -78,10 +78,9 @@ static cudnnStatus_t create(cudnnHandle_t *out)
 
 	BEGIN(cudnnCreate);
 	h = calloc(1, sizeof *h);
-	if (!h || cudaGetDevice(&h->device)) {
-		free(h);
+	if (!h)
 		return CUDNN_STATUS_NOT_INITIALIZED;
-	}
+	h->device = emu_device();
 	h->next = handles;
 	handles = h;
 	emu_hold(HANDLE, 1);

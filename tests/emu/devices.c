@@ -152,26 +152,32 @@ static int arch(void)
 	return (int)emu_setting("DIFFTP_EMU_ARCH", 90);
 }
 
+bool emu_device_properties(int device, struct cudaDeviceProp *p)
+{
+	int physical[MAX_DEVICES];
+
+	if (device < 0 || device >= devices_and(physical))
+		return false;
+	*p = (struct cudaDeviceProp){
+		.totalGlobalMem = emu_device_memory(), .sharedMemPerBlock = SHARED, .regsPerBlock = 65536, .warpSize = 32,
+		.maxThreadsPerBlock = 1024, .maxThreadsDim = {1024, 1024, 64}, .maxGridSize = {2147483647, 65535, 65535},
+		.totalConstMem = 65536, .major = arch() / 10, .minor = arch() % 10, .multiProcessorCount = 132,
+		.concurrentKernels = 1, .ECCEnabled = 1, .pciBusID = physical[device] + 1, .asyncEngineCount = 3,
+		.unifiedAddressing = 1, .memoryBusWidth = 5120, .l2CacheSize = 50 << 20, .maxThreadsPerMultiProcessor = 2048,
+		.sharedMemPerMultiprocessor = 228 << 10, .regsPerMultiprocessor = 65536, .sharedMemPerBlockOptin = SHARED_OPTIN,
+		.maxBlocksPerMultiProcessor = 32, .reservedSharedMemPerBlock = 1024,
+	};
+	snprintf(p->name, sizeof p->name, "Emulated GPU");
+	snprintf(p->uuid.bytes, sizeof p->uuid.bytes, "emulated %d", physical[device]);
+	return true;
+}
+
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 {
 	cudaError_t e = begin("cudaGetDeviceProperties", cudaErrorInvalidDevice);
-	int physical[MAX_DEVICES];
 
-	if (!e && (device < 0 || device >= devices_and(physical)))
+	if (!e && !emu_device_properties(device, p))
 		e = cudaErrorInvalidDevice;
-	if (!e) {
-		*p = (struct cudaDeviceProp){
-			.totalGlobalMem = emu_device_memory(), .sharedMemPerBlock = SHARED, .regsPerBlock = 65536, .warpSize = 32,
-			.maxThreadsPerBlock = 1024, .maxThreadsDim = {1024, 1024, 64}, .maxGridSize = {2147483647, 65535, 65535},
-			.totalConstMem = 65536, .major = arch() / 10, .minor = arch() % 10, .multiProcessorCount = 132,
-			.concurrentKernels = 1, .ECCEnabled = 1, .pciBusID = physical[device] + 1, .asyncEngineCount = 3,
-			.unifiedAddressing = 1, .memoryBusWidth = 5120, .l2CacheSize = 50 << 20, .maxThreadsPerMultiProcessor = 2048,
-			.sharedMemPerMultiprocessor = 228 << 10, .regsPerMultiprocessor = 65536, .sharedMemPerBlockOptin = SHARED_OPTIN,
-			.maxBlocksPerMultiProcessor = 32, .reservedSharedMemPerBlock = 1024,
-		};
-		snprintf(p->name, sizeof p->name, "Emulated GPU");
-		snprintf(p->uuid.bytes, sizeof p->uuid.bytes, "emulated %d", physical[device]);
-	}
 	return emu_end(e);
 }
 
@@ -180,8 +186,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 	struct cudaDeviceProp p;
 	cudaError_t e = begin("cudaDeviceGetAttribute", cudaErrorInvalidDevice);
 
-	if (!e)
-		e = cudaGetDeviceProperties(&p, device);
+	if (!e && !emu_device_properties(device, &p))
+		e = cudaErrorInvalidDevice;
 	if (!e)
 		switch (attribute) {
 		case cudaDevAttrMaxThreadsPerBlock: *value = p.maxThreadsPerBlock; break;

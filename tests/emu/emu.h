@@ -44,6 +44,11 @@ cudaError_t emu_enqueue(cudaStream_t stream, emu_work *work, const void *arg, si
 /* Keeps an error for cudaGetLastError, as every call of the runtime does; returns it. */
 cudaError_t emu_result(cudaError_t result);
 
+/* The device of this thread, and what it is; false if there is none of that number.  For the stand-ins of libraries: the program's own
+ * calls are counted, these are not. */
+int emu_device(void);
+bool emu_device_properties(int device, struct cudaDeviceProp *p);
+
 /* Bytes of dynamic shared memory that a kernel may be launched with: more than 48 KB once cudaFuncSetAttribute asked for it. */
 size_t emu_shared_limit(const void *kernel);
 

@@ -98,9 +98,8 @@ static void sit_down(ncclComm_t c, struct emu_world *w)
 {
 	struct cudaDeviceProp prop;
 	struct emu_seat *mine = &w->seats[c->rank];
-	int device = -1;
 
-	if (cudaGetDevice(&device) || cudaGetDeviceProperties(&prop, device))
+	if (!emu_device_properties(emu_device(), &prop))
 		emu_misuse("NCCL was called without a device");
 	c->world = w;
 	if (mine->here != EMU_ABSENT)

@@ -28,7 +28,6 @@ void emu_lock(void);
 void emu_unlock(void);
 
 /* ---- devices.c */
-int emu_device(void); /* of this thread */
 uint64_t emu_device_memory(void);
 
 /* ---- memory.c */
