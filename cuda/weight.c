@@ -68,8 +68,8 @@ static enum dtp_code write_straight(struct dtp_cuda *cu, struct dtp_tensor dst, 
 					  cudaMemcpyHostToDevice, cu->stream), err);
 }
 
-static cudaError_t turn(struct dtp_cuda *cu, const struct dtp_cuda_weight *w, int64_t row0, int64_t nrows, void *src,
-			enum dtp_dtype src_type)
+static enum dtp_code turn(struct dtp_cuda *cu, const struct dtp_cuda_weight *w, int64_t row0, int64_t nrows, void *src,
+			  enum dtp_dtype src_type, struct dtp_err *err)
 {
 	enum dtp_dtype t = cu->base.compute;
 	int64_t shape[DTP_MAX_DIMS] = {nrows};
@@ -78,17 +78,18 @@ static cudaError_t turn(struct dtp_cuda *cu, const struct dtp_cuda_weight *w, in
 	struct dtp_tensor x = dtp_tensor_make(src, src_type, w->base.ndim, shape);
 	if (w->base.kind == DTP_WEIGHT_VECTOR) {
 		float *v = (float *)w->data + row0;
-		cudaError_t e = dtp_k_vector(cu->stream, v, t, x);
-		if (e || t == DTP_F32)
-			return e;
+		enum dtp_code rc = DTP_CUDA(dtp_k_vector(cu->stream, v, t, x), err);
+		if (rc || t == DTP_F32)
+			return rc;
 		char *typed = (char *)(uintptr_t)dtp_cuda_vector_as(&w->base, t) + row0 * (int64_t)dtp_dtype_size(t);
-		return dtp_k_copy(cu->stream, dtp_tensor_make(typed, t, 1, shape), dtp_tensor_make(v, DTP_F32, 1, shape));
+		return DTP_CUDA(dtp_k_copy(cu->stream, dtp_tensor_make(typed, t, 1, shape), dtp_tensor_make(v, DTP_F32, 1, shape)), err);
 	}
 	struct dtp_tensor dst = rows_of(w, t, row0, nrows);
 	if (w->base.kind != DTP_WEIGHT_CONV)
-		return dtp_k_copy(cu->stream, dst, x);
+		return DTP_CUDA(dtp_k_copy(cu->stream, dst, x), err);
 	const int64_t *s = w->base.shape;
-	return dtp_k_filters(cu->stream, dtp_tensor_make(dst.data, t, 4, (int64_t[]){nrows, s[2], s[3], s[1]}), x);
+	struct dtp_tensor filters = dtp_tensor_make(dst.data, t, 4, (int64_t[]){nrows, s[2], s[3], s[1]});
+	return DTP_CUDA(dtp_k_filters(cu->stream, filters, x), err);
 }
 
 static enum dtp_code write_turned(struct dtp_cuda *cu, const struct dtp_cuda_weight *w, int64_t row0, int64_t nrows, const void *src,
@@ -112,7 +113,7 @@ static enum dtp_code write_turned(struct dtp_cuda *cu, const struct dtp_cuda_wei
 	rc = DTP_CUDA(cudaMemcpyAsync(cu->panel, src, bytes, cudaMemcpyHostToDevice, cu->stream), err);
 	if (!rc)
 		rc = DTP_CUDA(cudaEventRecord(cu->read, cu->stream), err);
-	return rc ? rc : DTP_CUDA(turn(cu, w, row0, nrows, cu->panel, src_type), err);
+	return rc ? rc : turn(cu, w, row0, nrows, cu->panel, src_type, err);
 }
 
 enum dtp_code dtp_cuda_weight_write(struct dtp_backend *be, struct dtp_weight *weight, int64_t row0, int64_t nrows, const void *src,
