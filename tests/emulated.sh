@@ -17,7 +17,10 @@ case_ emulated_build
 MAKEFLAGS='' make EMULATE=1 SANITIZE="$sanitize" -j "$(nproc)" emulated-tests >"$dir/log" 2>&1 || fail "$(tail -n 30 "$dir/log")"
 done_
 [ $failures -eq 0 ] || exit 1
-export DTP_TESTS="$PWD/tests"
+# The user's file of defaults: what is run says nothing of the device.
+mkdir -p "$dir/config/difftp"
+echo "device = cuda" >"$dir/config/difftp/config"
+export XDG_CONFIG_HOME="$dir/config" XDG_CACHE_HOME="$dir/cache" DTP_TESTS="$PWD/tests"
 
 # program NAME COMMAND...: a program of cmocka's, of which at least one case must run.
 program() {
@@ -26,4 +29,9 @@ program() {
 	"$@" >"$dir/log" 2>&1 || fail "$(grep -v -e 'OK \]' -e 'RUN  ' "$dir/log" | tail -n 60)"
 	grep -q '^\[       OK \]' "$dir/log" || fail "no case ran"
 	done_
+}
+
+# golden MODE CASE: a case of tests/test_golden.c with streams in that mode.
+golden() {
+	program "golden_$1_${2#golden_}" env DIFFTP="$emulated/difftp" DIFFTP_EMU_STREAMS="$1" "$emulated/tests/test_golden" "$2"
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The CUDA backend without a GPU, and the emulator's own tests.
+# The emulator's own tests, and the golden case klein-tiny/64x64 through the CUDA backend in every stream mode and at every degree.
 . tests/lib.sh
 . tests/emulated.sh
 
@@ -8,4 +8,12 @@ for t in "$emulated"/tests/emu/test_*; do
 	case $t in *.o | *.d) continue ;; esac
 	program "$(basename "$t")" "$t"
 done
+degrees="1 2 4"
+[ -z "$SANITIZED" ] || degrees="1 2"
+for mode in eager deferred random; do
+	for tp in $degrees; do
+		golden $mode "golden_stages_klein-tiny_64x64_tp$tp"
+	done
+done
+golden deferred golden_error_klein-tiny_64x64_bf16_tp2
 finish
