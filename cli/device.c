@@ -186,13 +186,15 @@ static void cache_folder(char *buf, size_t size)
 		snprintf(buf, size, "%s/.cache/difftp", home);
 }
 
-enum dtp_code dtp_device_open(enum dtp_device device, enum dtp_dtype compute, int local_rank, int threads, const struct dtp_monitor *mon,
-			      struct dtp_backend **out, struct dtp_err *err)
+enum dtp_code dtp_device_open(enum dtp_device device, enum dtp_dtype compute, int local_rank, int threads, enum dtp_cuda_attention attention,
+			      const struct dtp_monitor *mon, struct dtp_backend **out, struct dtp_err *err)
 {
+	struct dtp_cuda_options o = {.device = local_rank, .attention = attention, .mon = mon};
 	char cache[4096];
 
 	if (device == DTP_DEVICE_CPU)
 		return dtp_backend_cpu(compute, threads, out, err);
 	cache_folder(cache, sizeof cache);
-	return dtp_backend_cuda(compute, &(struct dtp_cuda_options){.device = local_rank, .cache = *cache ? cache : NULL, .mon = mon}, out, err);
+	o.cache = *cache ? cache : NULL;
+	return dtp_backend_cuda(compute, &o, out, err);
 }

@@ -30,7 +30,7 @@ void dtp_device_text(const struct dtp_gpus *gpus, int ranks, char *buf, size_t s
  * on CPUs. */
 enum dtp_code dtp_device_agree(const struct dtp_args *args, struct dtp_comm *world, int local_rank, struct dtp_limits *memory,
 			       struct dtp_err *err);
-/* Then this rank's backend; threads: of one on a CPU. */
-enum dtp_code dtp_device_open(enum dtp_device device, enum dtp_dtype compute, int local_rank, int threads, const struct dtp_monitor *mon,
-			      struct dtp_backend **out, struct dtp_err *err);
+/* Then this rank's backend; threads: of one on a CPU, attention: of one on a GPU. */
+enum dtp_code dtp_device_open(enum dtp_device device, enum dtp_dtype compute, int local_rank, int threads, enum dtp_cuda_attention attention,
+			      const struct dtp_monitor *mon, struct dtp_backend **out, struct dtp_err *err);
 #endif

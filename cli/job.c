@@ -139,7 +139,8 @@ static enum dtp_code open_device(struct dtp_rank *r, struct dtp_err *err)
 	double patience = r->args->timeout > 0 ? r->args->timeout : DTP_TIMEOUT_DEFAULT;
 
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "open the device");
-	if (dtp_device_open(r->options.device, r->options.compute, dtp_worker_local_rank(r->worker), r->threads, r->mon, &r->backend, err))
+	if (dtp_device_open(r->options.device, r->options.compute, dtp_worker_local_rank(r->worker), r->threads,
+			    (enum dtp_cuda_attention)r->args->attention, r->mon, &r->backend, err))
 		return err->code;
 	if (r->options.device == DTP_DEVICE_CPU || tp->size == 1)
 		return DTP_OK;

@@ -162,6 +162,10 @@ const struct dtp_option dtp_options[] = {
 	 .def = "MASTER_ADDR and ports above MASTER_PORT; without these, on one host, nothing is needed"},
 	{.name = "device", .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK | DTP_CMD_RECIPE, .offset = AT(device),
 	 .choices = "auto cpu cuda", .text = "where the ranks compute: cuda gives each of them a GPU", .def = "auto: cuda where there is a GPU that it can use"},
+	{.name = "attention", .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_START | DTP_CMD_RECIPE,
+	 .offset = AT(attention), .choices = "auto cudnn plain",
+	 .text = "on a GPU, what computes the transformer's attention: auto: cuDNN where it does the shape, and a note of which and why; cudnn: refuse "
+		 "to run where it does not; plain: an own, slower kernel", .def = "auto"},
 	{.name = "threads", .may_differ = true, .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK | DTP_CMD_DECODE, .offset = AT(threads),
 	 .value = "N", .min = 1, .max = 4096, .text = "threads of all ranks of this machine together",
 	 .def = "the processors that this process may use"},
