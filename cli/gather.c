@@ -41,6 +41,17 @@ static bool refuse(struct gather *j, enum dtp_code code, const char *text)
 	return false;
 }
 
+/* The options of which each rank may have its own, as a list. */
+static const char *may_differ(char *buf, size_t size)
+{
+	size_t used = 0;
+
+	for (int i = 0; i < dtp_noptions && used < size; i++)
+		if (dtp_options[i].may_differ)
+			used += (size_t)snprintf(buf + used, size - used, "%s--%s", used ? ", " : "", dtp_options[i].name);
+	return buf;
+}
+
 static bool check(struct gather *j, const struct dtp_guest *guest, bool whole)
 {
 	const struct dtp_guest *me = &j->g->guests[0], *other = &j->g->guests[guest->rank];
@@ -63,10 +74,9 @@ static bool check(struct gather *j, const struct dtp_guest *guest, bool whole)
 		return refuse(j, DTP_REFUSED, text);
 	}
 	if (!dtp_told_same(me->args, me->args_len, guest->args, guest->args_len, mine, theirs, sizeof mine)) {
-		snprintf(text, sizeof text,
-			 "rank 0 on %s has %s, rank %d on %s %s: all ranks of a job need the same options (but for --model, "
-			 "--threads, --quiet and --launcher)",
-			 me->host, mine, guest->rank, guest->host, theirs);
+		char free_ones[256];
+		snprintf(text, sizeof text, "rank 0 on %s has %s, rank %d on %s %s: all ranks of a job need the same options (but for %s)",
+			 me->host, mine, guest->rank, guest->host, theirs, may_differ(free_ones, sizeof free_ones));
 		return refuse(j, DTP_REFUSED, text);
 	}
 	return true;
