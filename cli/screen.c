@@ -28,6 +28,7 @@ struct chafa {
 	void *(*db)(void);
 	void *(*detect)(void *db, char **environment);
 	int (*have)(const void *info, int seq);
+	void (*info_free)(void *info);
 	void *(*config_new)(void);
 	void (*config_geometry)(void *config, int columns, int rows);
 	void (*config_cell)(void *config, int width, int height);
@@ -53,6 +54,7 @@ static const struct {
 	{"chafa_term_db_get_default", offsetof(struct chafa, db)},
 	{"chafa_term_db_detect", offsetof(struct chafa, detect)},
 	{"chafa_term_info_have_seq", offsetof(struct chafa, have)},
+	{"chafa_term_info_unref", offsetof(struct chafa, info_free)},
 	{"chafa_canvas_config_new", offsetof(struct chafa, config_new)},
 	{"chafa_canvas_config_set_geometry", offsetof(struct chafa, config_geometry)},
 	{"chafa_canvas_config_set_cell_geometry", offsetof(struct chafa, config_cell)},
@@ -140,7 +142,9 @@ struct dtp_screen *dtp_screen_open(FILE *f, char *why, size_t size)
 
 void dtp_screen_close(struct dtp_screen *s)
 {
-	free(s); /* what the library has detected stays with it */
+	if (s)
+		s->chafa.info_free(s->info);
+	free(s);
 }
 
 const char *dtp_screen_kind(const struct dtp_screen *s)
