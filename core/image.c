@@ -113,7 +113,7 @@ enum dtp_code dtp_png_write(const char *path, const uint8_t *rgb, int64_t height
 /* ---- reading texts */
 
 #define MAX_FILE_BYTES ((size_t)1 << 31)
-#define MAX_SIDE 65536 /* of a picture whose texts are read: its rows pass through memory one by one */
+#define MAX_SIDE 16384 /* that difftp writes; of a picture whose texts are read: its rows pass through memory one by one */
 #define MAX_CHUNKS 1000 /* texts and others that libpng keeps */
 
 struct source {
