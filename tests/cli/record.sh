@@ -77,6 +77,15 @@ case_ from_an_image_of_several_and_of_a_batch
 }
 done_
 
+case_ defaults_do_not_change_a_recorded_picture
+mkdir -p "$dir/config/difftp"
+printf 'steps = 7\nguidance-scale = 2\nlora = tests/models/loras/peft.safetensors\nexact-timesteps = yes\nheight = 96\nthreads = 3\n' >"$dir/config/difftp/config"
+export XDG_CONFIG_HOME="$dir/config"
+again "$dir/a.png"
+says ', 3 threads$'
+unset XDG_CONFIG_HOME
+done_
+
 # ---- what the command line says instead
 case_ options_beside_from_replace_the_recorded
 run --from "$dir/a.png" --steps 1 --tp-degree 2 -o "$dir/o/x.png"
@@ -160,6 +169,13 @@ refuse from_without_a_record "'$dir/o/bare.png' $none: it was drawn by another p
 	--from "$dir/o/bare.png" -o "$dir/o/no.png"
 sed 's/iTXtdifftp/iTXtnobody/' "$dir/c.png" >"$dir/foreign.png"
 refuse from_with_a_wrong_checksum "'$dir/foreign.png' " --from "$dir/foreign.png" -o "$dir/o/no.png"
+refuse from_into_no_folder "cannot write '$dir/none/x.png': the folder '$dir/none' does not exist$" --from "$dir/a.png" -o "$dir/none/x.png"
+refuse from_over_itself "'$dir/c.png' exists: --force replaces it" --from "$dir/c.png" -o "$dir/c.png"
+case_ from_over_itself_by_force
+cp "$dir/c.png" "$dir/before.png"
+run --from "$dir/c.png" --force -o "$dir/c.png"
+same "$dir/before.png" "$dir/c.png"
+done_
 refuse from_a_file_that_is_not_there "cannot open '$dir/none.png': No such file or directory$" --from "$dir/none.png"
 refuse from_a_jpeg "'tests/images/420.jpg' is no PNG file$" --from tests/images/420.jpg
 refuse from_a_folder "'tests' is a folder, expected a PNG file$" --from tests
