@@ -13,8 +13,8 @@ done
 # draw DEGREE FAULT COUNTS: a picture, with that fault; how often each function was called goes to COUNTS.
 draw() {
 	rm -f "$dir/fox.png"
-	DIFFTP_EMU_FAIL=$2 DIFFTP_EMU_CALLS=$3 timeout 120 "$emulated/difftp" --model tests/models/klein-tiny --prompt "a red fox" \
-		--height 64 --width 64 --steps 1 --seed 1 --dtype fp32 --tp-degree "$1" --timeout 10 -o "$dir/fox.png" \
+	DIFFTP_EMU_FAIL=$2 DIFFTP_EMU_CALLS=$3 timeout 180 "$emulated/difftp" --model tests/models/klein-tiny --prompt "a red fox" \
+		--height 64 --width 64 --steps 1 --seed 1 --dtype fp32 --tp-degree "$1" --timeout 60 -o "$dir/fox.png" \
 		>"$dir/out" 2>"$dir/err" </dev/null
 }
 
