@@ -1,8 +1,28 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The examples of scripts/package: the smoke test, the workflow that calls it, the Slurm script under a stand-in for srun.
+# The scripts of a newcomer, and the examples of scripts/package: the smoke test, the workflow that calls it, the Slurm script under a stand-in for srun.
 . tests/lib.sh
 model=tests/models/klein-tiny
+
+case_ quick_start_without_its_model
+mkdir -p "$dir/tree/scripts"
+cp scripts/quickstart.sh "$dir/tree/scripts"
+sh "$dir/tree/scripts/quickstart.sh" >"$dir/out" 2>"$dir/err" && fail "it goes on"
+[ "$(cat "$dir/err")" = "quickstart: tests/models/demo, the trained model, is not in $dir/tree: this is no complete clone of the repository" ] ||
+	fail "it says: $(cat "$dir/err")"
+done_
+
+case_ packages_by_purpose
+sh scripts/install-deps.sh --list build >"$dir/build"
+sh scripts/install-deps.sh --list test long >"$dir/rest"
+sh scripts/install-deps.sh --list >"$dir/all"
+cat "$dir/build" "$dir/rest" | cmp -s - "$dir/all" || fail "the parts are not the whole"
+[ -z "$(sort "$dir/all" | uniq -d)" ] || fail "named twice: $(sort "$dir/all" | uniq -d)"
+sh scripts/install-deps.sh tests >"$dir/out" 2>"$dir/err"
+rc=$?
+[ $rc -eq 2 ] || fail "a slip is no error: exit code $rc"
+grep -qx "install-deps: 'tests' is none of build, test, long, --list" "$dir/err" || fail "it says: $(cat "$dir/err")"
+done_
 
 case_ smoke_test_passes
 sh scripts/package/smoke.sh "$DIFFTP" $model "$dir/smoke" >"$dir/out" 2>"$dir/err" || fail "$(cat "$dir/out" "$dir/err")"
