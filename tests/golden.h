@@ -117,6 +117,7 @@ static inline void begin_call(struct call *c, const char *const which[2], int de
 	    dtp_json_string(&c->doc, NULL, "prompt", &prompt, &err))
 		fail_msg("%s", err.message);
 	give(c, "difftp", NULL);
+	give(c, "--force", NULL); /* cases write to the same names, one after the other */
 	give_model(c);
 	give_images(c, which[0]);
 	give(c, "--prompt", prompt);

@@ -211,6 +211,7 @@ static void decode_of_a_golden(void **state)
 	c.n = 0;
 	give(&c, "difftp", NULL);
 	give(&c, "decode", latents);
+	give(&c, "--force", NULL);
 	give_model(&c);
 	if (s->which == DEV) {
 		give_int(&c, "--height", "height");
