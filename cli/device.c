@@ -97,20 +97,33 @@ enum dtp_code dtp_device_find(const struct dtp_args *args, struct dtp_gpus *gpus
 	return DTP_OK;
 }
 
-enum dtp_code dtp_device_check(const struct dtp_gpus *gpus, int ranks, struct dtp_err *err)
+/* Ranks take the GPUs in turn: which one, and how many of n ranks have it. */
+static int gpu_of(const struct dtp_gpus *gpus, int local_rank)
 {
-	if (!gpus->n || ranks <= gpus->n)
-		return DTP_OK;
-	return dtp_fail(err, DTP_REFUSED, "%d ranks need a GPU each, %d %s visible on this machine (%s)\nlower --tp-degree or --dp-degree to %d, "
-			"see CUDA_VISIBLE_DEVICES, or compute on the CPU with --device cpu", ranks, gpus->n, gpus->n == 1 ? "is" : "are",
-			gpus->gpu[0].name, gpus->n);
+	return local_rank % gpus->n;
 }
 
-void dtp_device_limits(const struct dtp_gpus *gpus, struct dtp_limits *out)
+static uint64_t part_of(const struct dtp_gpus *gpus, int local_rank, int ranks)
 {
-	*out = (struct dtp_limits){.option = GPU_MEMORY, .n = gpus->n};
-	for (int i = 0; i < gpus->n; i++)
-		out->bytes[i] = gpus->gpu[i].bytes;
+	int gpu = gpu_of(gpus, local_rank), sharers = ranks / gpus->n + (gpu < ranks % gpus->n);
+
+	return gpus->gpu[gpu].bytes / (uint64_t)(sharers ? sharers : 1);
+}
+
+enum dtp_code dtp_device_check(const struct dtp_args *args, const struct dtp_gpus *gpus, int ranks, struct dtp_err *err)
+{
+	if (!gpus->n || ranks <= gpus->n || args->oversubscribe)
+		return DTP_OK;
+	return dtp_fail(err, DTP_REFUSED, "%d ranks need a GPU each, %d %s visible on this machine (%s)\nlower --tp-degree or --dp-degree to %d, "
+			"see CUDA_VISIBLE_DEVICES, compute on the CPU with --device cpu, or let ranks share a GPU with --oversubscribe", ranks,
+			gpus->n, gpus->n == 1 ? "is" : "are", gpus->gpu[0].name, gpus->n);
+}
+
+void dtp_device_limits(const struct dtp_gpus *gpus, int ranks, struct dtp_limits *out)
+{
+	*out = (struct dtp_limits){.option = GPU_MEMORY, .n = !gpus->n ? 0 : ranks < DTP_MAX_RANKS ? ranks : DTP_MAX_RANKS};
+	for (int i = 0; i < out->n; i++)
+		out->bytes[i] = part_of(gpus, i, ranks);
 }
 
 void dtp_device_text(const struct dtp_gpus *gpus, int ranks, char *buf, size_t size)
@@ -130,48 +143,65 @@ void dtp_device_text(const struct dtp_gpus *gpus, int ranks, char *buf, size_t s
 
 /* ---- in a rank */
 
-/* Bytes of this rank's GPU; 0: it computes on a CPU. */
-static enum dtp_code own_memory(const struct dtp_args *args, int local_rank, int64_t *bytes, struct dtp_err *err)
+/* What a rank tells the others of its GPU. */
+struct card {
+	uint64_t bytes; /* 0: it computes on a CPU */
+	char id[16], name[96];
+};
+
+static enum dtp_code own_card(const struct dtp_args *args, int local_rank, int *gpu, struct card *mine, struct dtp_err *err)
 {
 	struct answer *a = calloc(1, sizeof *a);
 	enum dtp_code code = DTP_OK;
 
-	*bytes = 0;
+	*gpu = 0;
 	if (!a)
 		return dtp_fail(err, DTP_FAILED, "out of memory for a list of GPUs");
 	if (args->device != DTP_ARG_CPU)
 		ask(a);
 	if (args->device == DTP_ARG_CUDA && !a->gpus.n)
 		code = dtp_fail(err, a->err.code, "--device cuda: %s", a->err.message);
-	else if (a->gpus.n && local_rank >= a->gpus.n)
-		code = dtp_device_check(&a->gpus, local_rank + 1, err);
-	else if (a->gpus.n)
-		*bytes = (int64_t)a->gpus.gpu[local_rank].bytes;
+	if (a->gpus.n) {
+		const struct dtp_gpu *own = &a->gpus.gpu[*gpu = gpu_of(&a->gpus, local_rank)];
+		mine->bytes = own->bytes;
+		memcpy(mine->id, own->id, sizeof mine->id);
+		memcpy(mine->name, own->name, sizeof mine->name);
+	}
 	free(a);
 	return code;
 }
 
-enum dtp_code dtp_device_agree(const struct dtp_args *args, struct dtp_comm *world, int local_rank, struct dtp_limits *memory,
-			       struct dtp_err *err)
+/* How many ranks have the GPU of rank r; *other: one of them, or r. */
+static int sharers(const struct card *all, int n, int r, int *other)
 {
-	int64_t mine, *all = calloc((size_t)world->size, sizeof *all);
-	enum dtp_code code = all ? DTP_OK : dtp_fail(err, DTP_FAILED, "out of memory for %d ranks", world->size);
+	int same = 0;
 
-	*memory = (struct dtp_limits){.option = GPU_MEMORY};
-	if (!code)
-		code = own_memory(args, local_rank, &mine, err);
-	if (!code)
-		code = dtp_all_gather(world, all, &mine, 1, DTP_I64, err);
-	for (int r = 0; !code && r < world->size && r < DTP_MAX_RANKS; r++) {
-		if (!all[r] != !all[0])
-			code = dtp_fail(err, DTP_REFUSED, "rank 0 computes on %s, rank %d on %s: say which with --device cpu or cuda",
-					all[0] ? "a GPU" : "a CPU", r, all[r] ? "a GPU" : "a CPU");
-		memory->bytes[r] = (uint64_t)all[r];
+	*other = r;
+	for (int i = 0; i < n; i++)
+		if (!memcmp(all[i].id, all[r].id, sizeof all[r].id)) {
+			same++;
+			*other = i != r ? i : *other;
+		}
+	return same;
+}
+
+/* All ranks come to the same verdict: they have the same cards. */
+static enum dtp_code compare(const struct dtp_args *args, const struct card *all, int n, struct dtp_seated *out, struct dtp_err *err)
+{
+	for (int r = 0; r < n && r < DTP_MAX_RANKS; r++) {
+		int other, same = sharers(all, n, r, &other);
+		if (!all[r].bytes != !all[0].bytes)
+			return dtp_fail(err, DTP_REFUSED, "rank 0 computes on %s, rank %d on %s: say which with --device cpu or cuda",
+					all[0].bytes ? "a GPU" : "a CPU", r, all[r].bytes ? "a GPU" : "a CPU");
+		if (all[r].bytes && same > 1 && !args->oversubscribe)
+			return dtp_fail(err, DTP_REFUSED, "%d ranks, rank %d and rank %d among them, would share a GPU (%s)\neach needs its own: start "
+					"fewer ranks on its machine, see CUDA_VISIBLE_DEVICES there, or let them share it with --oversubscribe",
+					same, r, other, all[r].name);
+		out->memory.bytes[r] = all[r].bytes / (uint64_t)same;
+		out->shared = out->shared || (all[r].bytes && same > 1);
+		out->memory.n = all[r].bytes ? r + 1 : 0;
 	}
-	if (!code && all[0])
-		memory->n = world->size < DTP_MAX_RANKS ? world->size : DTP_MAX_RANKS;
-	free(all);
-	return code;
+	return DTP_OK;
 }
 
 /* Where finished plans of cuDNN are kept, as the XDG specification has it; "" for nowhere. */
@@ -186,15 +216,30 @@ static void cache_folder(char *buf, size_t size)
 		snprintf(buf, size, "%s/.cache/difftp", home);
 }
 
-enum dtp_code dtp_device_open(enum dtp_device device, enum dtp_dtype compute, int local_rank, int threads, enum dtp_cuda_attention attention,
+enum dtp_code dtp_device_agree(const struct dtp_args *args, struct dtp_comm *world, int local_rank, struct dtp_seated *out,
+			       struct dtp_err *err)
+{
+	struct card mine = {0}, *all = calloc((size_t)world->size, sizeof *all);
+	enum dtp_code code = all ? DTP_OK : dtp_fail(err, DTP_FAILED, "out of memory for %d ranks", world->size);
+
+	*out = (struct dtp_seated){.memory.option = GPU_MEMORY};
+	cache_folder(out->cache, sizeof out->cache);
+	if (!code)
+		code = own_card(args, local_rank, &out->gpu, &mine, err);
+	if (!code)
+		code = dtp_all_gather(world, all, &mine, (int64_t)sizeof mine, DTP_U8, err);
+	if (!code)
+		code = compare(args, all, world->size, out, err);
+	free(all);
+	return code;
+}
+
+enum dtp_code dtp_device_open(const struct dtp_seated *seated, enum dtp_dtype compute, int threads, enum dtp_cuda_attention attention,
 			      const struct dtp_monitor *mon, struct dtp_backend **out, struct dtp_err *err)
 {
-	struct dtp_cuda_options o = {.device = local_rank, .attention = attention, .mon = mon};
-	char cache[4096];
+	const struct dtp_cuda_options options = {
+		.device = seated->gpu, .attention = attention, .cache = *seated->cache ? seated->cache : NULL, .mon = mon,
+	};
 
-	if (device == DTP_DEVICE_CPU)
-		return dtp_backend_cpu(compute, threads, out, err);
-	cache_folder(cache, sizeof cache);
-	o.cache = *cache ? cache : NULL;
-	return dtp_backend_cuda(compute, &o, out, err);
+	return seated->memory.n ? dtp_backend_cuda(compute, &options, out, err) : dtp_backend_cpu(compute, threads, out, err);
 }

@@ -19,18 +19,23 @@ struct dtp_gpus {
  * machine with a driver has is told to warn. */
 enum dtp_code dtp_device_find(const struct dtp_args *args, struct dtp_gpus *gpus, void (*warn)(void *arg, const char *text), void *arg,
 			      struct dtp_err *err);
-/* As many as the ranks of this machine need?  DTP_REFUSED with the numbers. */
-enum dtp_code dtp_device_check(const struct dtp_gpus *gpus, int ranks, struct dtp_err *err);
-/* What each rank may take of its GPU. */
-void dtp_device_limits(const struct dtp_gpus *gpus, struct dtp_limits *out);
+/* As many as the ranks of this machine need, unless they may share them (--oversubscribe)?  DTP_REFUSED with the numbers. */
+enum dtp_code dtp_device_check(const struct dtp_args *args, const struct dtp_gpus *gpus, int ranks, struct dtp_err *err);
+/* What each of so many ranks may take of its GPU. */
+void dtp_device_limits(const struct dtp_gpus *gpus, int ranks, struct dtp_limits *out);
 /* "4 x NVIDIA H200", "NVIDIA H200, NVIDIA L4". */
 void dtp_device_text(const struct dtp_gpus *gpus, int ranks, char *buf, size_t size);
 
-/* In a rank: what --device comes to here, which must be the same for all ranks of world.  memory: of the GPU of each; n == 0: they compute
- * on CPUs. */
-enum dtp_code dtp_device_agree(const struct dtp_args *args, struct dtp_comm *world, int local_rank, struct dtp_limits *memory,
+/* In a rank: what --device comes to here, which must be the same for all ranks of world. */
+struct dtp_seated {
+	int gpu;                  /* this rank's, as dtp_cuda_gpus numbers them */
+	bool shared;              /* some ranks of world share a GPU */
+	struct dtp_limits memory; /* for each rank, of its GPU; n == 0: they compute on CPUs */
+	char cache[4096];         /* folder of cuDNN's finished plans; "": none */
+};
+enum dtp_code dtp_device_agree(const struct dtp_args *args, struct dtp_comm *world, int local_rank, struct dtp_seated *out,
 			       struct dtp_err *err);
-/* Then this rank's backend; threads: of one on a CPU, attention: of one on a GPU. */
-enum dtp_code dtp_device_open(enum dtp_device device, enum dtp_dtype compute, int local_rank, int threads, enum dtp_cuda_attention attention,
+/* Then this rank's backend, which `seated` must outlive; threads: of one on a CPU, attention: of one on a GPU. */
+enum dtp_code dtp_device_open(const struct dtp_seated *seated, enum dtp_dtype compute, int threads, enum dtp_cuda_attention attention,
 			      const struct dtp_monitor *mon, struct dtp_backend **out, struct dtp_err *err);
 #endif

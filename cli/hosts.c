@@ -18,12 +18,12 @@ static bool same_machine(const struct report *a, const struct report *b)
 
 static void add_host(struct dtp_hosts *h, const struct dtp_rank *rank, const struct report *all, int first, int *at)
 {
-	bool gpu = rank->gpu_memory.n;
+	bool gpu = rank->seated.memory.n;
 	struct dtp_bound *b = &h->bound[h->n];
 
 	h->memory[h->n] = all[first].memory;
 	*b = (struct dtp_bound){.replicas = (int)rank->args->dp_degree, .host = gpu ? NULL : &h->memory[h->n],
-				.device = gpu ? &rank->gpu_memory : NULL, .here = h->ranks + *at, .limit = &h->limits};
+				.device = gpu ? &rank->seated.memory : NULL, .here = h->ranks + *at, .limit = &h->limits};
 	for (int r = first; r < rank->size; r++)
 		if (same_machine(&all[r], &all[first]))
 			h->ranks[*at + b->nhere++] = r;

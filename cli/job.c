@@ -110,8 +110,8 @@ static enum dtp_code agree_on_passes(struct dtp_rank *r, struct dtp_err *err)
 {
 	struct dtp_host_memory memory = dtp_host_memory("");
 	struct dtp_limits limits;
-	struct dtp_bound bound = {.replicas = (int)r->args->dp_degree, .host = r->gpu_memory.n ? NULL : &memory,
-				  .device = r->gpu_memory.n ? &r->gpu_memory : NULL, .limit = &limits};
+	struct dtp_bound bound = {.replicas = (int)r->args->dp_degree, .host = r->seated.memory.n ? NULL : &memory,
+				  .device = r->seated.memory.n ? &r->seated.memory : NULL, .limit = &limits};
 	struct dtp_request share = largest_share(r->args, &r->request);
 	int here[DTP_MAX_RANKS];
 
@@ -139,12 +139,11 @@ static enum dtp_code open_device(struct dtp_rank *r, struct dtp_err *err)
 	double patience = r->args->timeout > 0 ? r->args->timeout : DTP_TIMEOUT_DEFAULT;
 
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "open the device");
-	if (dtp_device_open(r->options.device, r->options.compute, dtp_worker_local_rank(r->worker), r->threads,
-			    (enum dtp_cuda_attention)r->args->attention, r->mon, &r->backend, err))
+	if (dtp_device_open(&r->seated, r->options.compute, r->threads, (enum dtp_cuda_attention)r->args->attention, r->mon, &r->backend, err))
 		return err->code;
 	if (r->options.device == DTP_DEVICE_CPU || tp->size == 1)
 		return DTP_OK;
-	return dtp_comm_cuda(tp, r->backend, false, patience, &r->mesh.sums, err);
+	return dtp_comm_cuda(tp, r->backend, r->seated.shared, patience, &r->mesh.sums, err);
 }
 
 static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
@@ -157,9 +156,9 @@ static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 		return err->code;
 	r->options.one_rank = true;
 	r->options.rank = r->mesh.dim[DTP_MESH_TP]->rank;
-	if (dtp_device_agree(r->args, r->world, dtp_worker_local_rank(r->worker), &r->gpu_memory, err))
+	if (dtp_device_agree(r->args, r->world, dtp_worker_local_rank(r->worker), &r->seated, err))
 		return err->code;
-	r->options.device = r->gpu_memory.n ? DTP_DEVICE_CUDA : DTP_DEVICE_CPU;
+	r->options.device = r->seated.memory.n ? DTP_DEVICE_CUDA : DTP_DEVICE_CPU;
 	if (dtp_inputs_share(r->args, r->world, r->options.rank == 0, &r->inputs, &r->request, err) || open_model(r, err))
 		return err->code;
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "compare the ranks' models");
@@ -333,8 +332,8 @@ static enum dtp_code check_model(const struct dtp_args *args, struct dtp_pipelin
 	struct dtp_bound bound = {.replicas = (int)args->dp_degree, .host = gpus->n ? NULL : &memory,
 				  .device = gpus->n ? &devices : NULL, .limit = limits};
 
-	dtp_device_limits(gpus, &devices);
-
+	/* Without --oversubscribe each rank has a whole one, which another launcher may show to that rank alone. */
+	dtp_device_limits(gpus, !args->oversubscribe ? gpus->n : seat ? seat->nlocal : ranks_of(args), &devices);
 	if (seat && seat->hosts > 1) {
 		bound.here = seat->local;
 		bound.nhere = seat->nlocal;
@@ -375,7 +374,7 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, const str
 		o.rank = seat->rank % o.tp_degree;
 	}
 	if (dtp_device_find(args, &gpus, progress ? warn : NULL, progress, err) ||
-	    dtp_device_check(&gpus, seat ? seat->nlocal : ranks_of(args), err))
+	    (!seat && dtp_device_check(args, &gpus, ranks_of(args), err)))
 		return err->code;
 	o.device = gpus.n ? DTP_DEVICE_CUDA : DTP_DEVICE_CPU;
 	if (dtp_max_memory_parse(args->max_memory, &limits, err) || dtp_max_memory_check(&limits, ranks_of(args), err) ||

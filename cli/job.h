@@ -4,9 +4,9 @@
 #ifndef DTP_JOB_H
 #define DTP_JOB_H
 
+#include "device.h"
 #include "flags.h"
 #include "inputs.h"
-#include "sizes.h"
 #include "sources.h"
 
 /* What a rank works with.  All of it is dtp_job_run's. */
@@ -22,7 +22,7 @@ struct dtp_rank {
 	int output_number;          /* of the default name (dtp_output_free) */
 	struct dtp_sources *sources; /* NULL until they are asked for */
 	struct dtp_backend *backend;
-	struct dtp_limits gpu_memory; /* of each rank's GPU; n == 0: ranks compute on CPUs */
+	struct dtp_seated seated;   /* on which GPU, if on any */
 	struct dtp_comm *world;
 	struct dtp_mesh mesh;
 	int rank, size;

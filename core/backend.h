@@ -173,6 +173,7 @@ struct dtp_gpu {
 	char name[96];
 	int major, minor; /* compute capability */
 	uint64_t bytes;   /* of its memory */
+	char id[16];      /* no other GPU, of any machine, has it */
 };
 /* The GPUs that this process may use, in CUDA's numbering: at most max are described, *n is their number.  DTP_REFUSED, with what is
  * missing and what to do, where there is none that can be used.  Takes no memory of a GPU, but the driver is started: not to be

@@ -125,7 +125,7 @@ static void product(struct dtp_ctx *c, struct dtp_tensor out, const struct dtp_l
 
 struct dtp_tensor dtp_linear_sum(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x)
 {
-	struct dtp_tensor y = dtp_new(c, DTP_F32, 2, (int64_t[]){x.shape[0], l->out});
+	struct dtp_tensor y = dtp_new(c, l->reduce && c->reduce ? c->reduce : DTP_F32, 2, (int64_t[]){x.shape[0], l->out});
 	before(c, l, x);
 	product(c, y, l, x);
 	if (l->reduce) {

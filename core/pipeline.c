@@ -283,6 +283,13 @@ static enum dtp_code open_tokenizer(struct dtp_pipeline *p, struct dtp_err *err)
 	return DTP_OK;
 }
 
+static enum dtp_code check_reduce(const struct dtp_options *o, struct dtp_err *err)
+{
+	if (o->reduce != DTP_BF16 || o->compute == DTP_BF16)
+		return DTP_OK;
+	return dtp_fail(err, DTP_REFUSED, "--reduce-dtype bf16 goes with --dtype bf16 only: fp32 would lose by the sums what it computes");
+}
+
 enum dtp_code dtp_pipeline_open(const struct dtp_options *o, const struct dtp_monitor *mon, struct dtp_pipeline **out,
 				struct dtp_err *err)
 {
@@ -294,12 +301,13 @@ enum dtp_code dtp_pipeline_open(const struct dtp_options *o, const struct dtp_mo
 		return dtp_fail(err, DTP_FAILED, "out of memory");
 	}
 	p->compute = o->compute;
+	p->reduce = o->reduce ? o->reduce : o->device == DTP_DEVICE_CUDA ? o->compute : DTP_F32;
 	p->device = o->device;
 	p->keep_text_encoder = o->keep_text_encoder;
 	p->beside_whole = o->beside_whole;
 	p->encode_only = o->encode_only;
 	p->mon = mon;
-	if (check_folder(p->model, err) || read_index(p, err) || open_shards(p, o, err) ||
+	if (check_reduce(o, err) || check_folder(p->model, err) || read_index(p, err) || open_shards(p, o, err) ||
 	    dtp_pipeline_find_transformer(p, o->transformer, err) || open_models(p, o, err) ||
 	    check_classes(p, err) || apply_plans(p, o->tp_plan, err) || dtp_pipeline_open_weights(p, o, err) ||
 	    (!o->no_tokenizer && !o->prompt_embeds && open_tokenizer(p, err))) {

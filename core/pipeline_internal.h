@@ -47,7 +47,7 @@ struct dtp_pipeline {
 	char *variant;              /* of the weight files; NULL: none */
 	bool renamed;               /* the transformer's weights have other names in their files (names.h) */
 	int tp_degree;
-	enum dtp_dtype compute;
+	enum dtp_dtype compute, reduce;
 	enum dtp_device device;
 	bool keep_text_encoder, beside_whole;
 	int prompts;                /* encoded at a time; 0: 1 */

@@ -157,6 +157,7 @@ static enum dtp_code look_at(int device, struct dtp_gpu *out, struct dtp_err *er
 		return rc;
 	*out = (struct dtp_gpu){.major = prop.major, .minor = prop.minor, .bytes = prop.totalGlobalMem};
 	snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, prop.name);
+	memcpy(out->id, prop.uuid.bytes, sizeof out->id);
 	return DTP_OK;
 }
 

@@ -87,6 +87,18 @@ for key in $(grep -o '"[a-z_]*":' "$dir/stdout" | tr -d '":' | sort -u); do
 done
 done_
 
+# ---- the dtype of the sums
+case_ sums_in_bf16_move_half_the_bytes
+plan --model $model --tp-degree 2 --devices 2x1GB --json --reduce-dtype fp32 $small
+whole=$("$TESTBIN/tool_json" "$dir/stdout" phases.1.reduce_bytes)
+plan --model $model --tp-degree 2 --devices 2x1GB --json --reduce-dtype bf16 $small
+json phases.1.reduce_bytes $((whole / 2))
+json phases.1.reductions 11
+plan --model $model --tp-degree 2 --dtype fp32 --reduce-dtype bf16
+[ $rc -eq 2 ] || fail "exit code $rc"
+grep -q -- '--reduce-dtype bf16 goes with --dtype bf16 only' "$dir/stderr" || fail "$(cat "$dir/stderr")"
+done_
+
 # ---- needs no tokenizer, reads no weights
 case_ answers_for_a_model_of_100_gigabytes
 m=$dir/dev

@@ -20,6 +20,14 @@ done
 [ "$(tail -n 1 "$dir/stdout")" = 'All agree.' ] || fail "$(cat "$dir/stdout")"
 done_
 
+case_ sums_in_bf16
+verify --reduce-dtype bf16 -q
+[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stdout" "$dir/stderr")"
+mv "$dir/stdout" "$dir/rounded"
+verify -q
+cmp -s "$dir/stdout" "$dir/rounded" && fail "the sums were the same in fp32"
+done_
+
 case_ every_layer_is_compared
 # 27 layers of the text encoder with 11 modules each; 9 modules of the transformer outside its blocks.
 awk '/^(text_encoder|transformer) / { n += $3 } END { exit n != 1 + 27 * 11 + 9 + 2 * 16 + 3 * 4 }' "$dir/stdout" ||
