@@ -6,12 +6,13 @@
 cd "$(dirname "$0")/.." || exit 1
 suite=$1 only=${2:-}
 export DTP_TESTS="$PWD/tests"
-# The defaults and models of whoever runs this are not what is tested.
-export XDG_CONFIG_HOME=/nonexistent HF_HUB_CACHE=/nonexistent
+# The defaults, models and cached plans of whoever runs this are not what is tested.
+cache=$(mktemp -d) || exit 1
+export XDG_CONFIG_HOME=/nonexistent HF_HUB_CACHE=/nonexistent XDG_CACHE_HOME="$cache"
 unset DIFFTP_MODEL DIFFTP_TP_DEGREE
 passed=0 failed=0 skipped=0
 log=$(mktemp) || exit 1
-trap 'rm -f "$log"' EXIT
+trap 'rm -rf "$log" "$cache"' EXIT
 run() {
 	name=$1
 	shift
