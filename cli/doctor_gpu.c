@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "doctor.h"
 
+#include "backend.h"
 #include "gpu.h"
 #include "text.h"
 #include "units.h"
@@ -11,7 +12,7 @@
 
 #define MAX_GPUS 64
 #define BF16_CAPABILITY 8 /* the first with bf16 in its matrix units */
-#define CUDA_LEAST 12000  /* what the program's GPU ranks will be built with */
+#define NCCL_LEAST 21800  /* the first with all that is called */
 
 struct gpu {
 	void *handle;
@@ -163,9 +164,12 @@ static void tell_driver(const struct dtp_nvml *t, struct dtp_findings *f)
 		t->driver(version, sizeof version);
 	if (t->cuda)
 		t->cuda(&cuda);
-	if (cuda && cuda < CUDA_LEAST)
-		dtp_found(f, DTP_VERDICT_WARNING, NULL, "update the driver to 525.60 or later",
-			  "driver %s runs programs of CUDA %d.%d at most; 12.0 is needed", version, cuda / 1000, cuda % 1000 / 10);
+	/* A driver runs all programs of its own major version. */
+	int least = dtp_cuda_built().cuda / 1000 * 1000;
+	if (cuda && cuda < least)
+		dtp_found(f, DTP_VERDICT_WARNING, NULL, "update the driver, or build difftp with an older CUDA",
+			  "driver %s runs programs of CUDA %d.%d at most; this build needs %d.0", version, cuda / 1000, cuda % 1000 / 10,
+			  least / 1000);
 	else
 		dtp_found(f, DTP_VERDICT_OK, NULL, NULL, "driver %s, for programs up to CUDA %d.%d", version, cuda / 1000,
 			  cuda % 1000 / 10);
@@ -187,7 +191,11 @@ void dtp_look_gpus(const struct dtp_args *args, char **argv, struct dtp_findings
 	tell_mixed(g, f);
 	if (visible)
 		dtp_found(f, DTP_VERDICT_OK, NULL, NULL, "CUDA_VISIBLE_DEVICES is '%s': programs see these only", visible);
-	dtp_found(f, DTP_VERDICT_OK, NULL, NULL, "this build computes on CPUs: the GPUs are not used");
+	struct dtp_cuda_built built = dtp_cuda_built();
+	if (built.cuda)
+		dtp_found(f, DTP_VERDICT_OK, NULL, NULL, "this build computes on them, with CUDA %d.%d", built.cuda / 1000, built.cuda % 1000 / 10);
+	else
+		dtp_found(f, DTP_VERDICT_OK, NULL, NULL, "this build computes on CPUs: the GPUs are not used");
 }
 
 /* ---- what connects them */
@@ -292,7 +300,7 @@ void dtp_look_cuda(const struct dtp_args *args, char **argv, struct dtp_findings
 void dtp_look_nccl(const struct dtp_args *args, char **argv, struct dtp_findings *f)
 {
 	struct dtp_nccl t;
-	char why[512], text[48];
+	char why[512], text[48], with[48];
 	int version = 0;
 
 	(void)args, (void)argv;
@@ -300,7 +308,13 @@ void dtp_look_nccl(const struct dtp_args *args, char **argv, struct dtp_findings
 		dtp_found(f, DTP_VERDICT_OK, NULL, NULL, "no NCCL here, which only ranks on GPUs use (%s)", why);
 	else if (!t.version || t.version(&version))
 		dtp_found(f, DTP_VERDICT_WARNING, NULL, "reinstall NCCL", "libnccl.so.2 does not say its version");
-	else
+	else if (!dtp_cuda_built().nccl)
 		dtp_found(f, DTP_VERDICT_OK, NULL, NULL, "NCCL %s can be loaded; this build has been compiled without it",
 			  dtp_nccl_text(version, text, sizeof text));
+	else if (version < NCCL_LEAST)
+		dtp_found(f, DTP_VERDICT_WARNING, NULL, "install a newer NCCL: several GPUs need it", "NCCL %s is loaded; 2.18 or later is needed",
+			  dtp_nccl_text(version, text, sizeof text));
+	else
+		dtp_found(f, DTP_VERDICT_OK, NULL, NULL, "NCCL %s can be loaded; this build was compiled with %s",
+			  dtp_nccl_text(version, text, sizeof text), dtp_nccl_text(dtp_cuda_built().nccl, with, sizeof with));
 }

@@ -168,6 +168,12 @@ void dtp_cpu_facts(struct dtp_cpu_facts *out);
 enum dtp_device { DTP_DEVICE_CPU, DTP_DEVICE_CUDA };
 enum dtp_code dtp_backend_dry(enum dtp_dtype compute, enum dtp_device device, struct dtp_backend **out, struct dtp_err *err);
 
+/* The versions of CUDA (13000: 13.0) and NCCL (22809: 2.28.9) that this program was built with; 0: without. */
+struct dtp_cuda_built {
+	int cuda, nccl;
+};
+struct dtp_cuda_built dtp_cuda_built(void);
+
 /* ---- CUDA: core/ knows of it what follows, and links without it (cuda/absent.c). */
 struct dtp_gpu {
 	char name[96];

@@ -3,6 +3,11 @@
 #include "backend.h"
 #include "comm.h"
 
+struct dtp_cuda_built dtp_cuda_built(void)
+{
+	return (struct dtp_cuda_built){0};
+}
+
 enum dtp_code dtp_cuda_gpus(struct dtp_gpu *gpus, int max, int *n, struct dtp_err *err)
 {
 	(void)gpus, (void)max;

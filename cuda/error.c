@@ -2,6 +2,8 @@
 /* What a failed call of the CUDA runtime means, and tables of functions of NVIDIA's libraries. */
 #include "cuda.h"
 
+#include <nccl.h>
+
 #include <stdio.h>
 #include <string.h>
 
@@ -62,4 +64,9 @@ enum dtp_code dtp_cuda_table(enum dtp_cuda_library lib, const struct dtp_symbol 
 		memcpy((char *)table + symbols[i].offset, &p, sizeof p);
 	}
 	return DTP_OK;
+}
+
+struct dtp_cuda_built dtp_cuda_built(void)
+{
+	return (struct dtp_cuda_built){CUDART_VERSION, NCCL_VERSION_CODE};
 }

@@ -74,7 +74,7 @@ int nvmlSystemGetDriverVersion(char *text, unsigned size)
 
 int nvmlSystemGetCudaDriverVersion_v2(int *version)
 {
-	*version = plays("nvml", "old") ? 11000 : 12060;
+	*version = plays("nvml", "old") ? 11000 : 13000;
 	return 0;
 }
 
@@ -169,7 +169,7 @@ int cuGetErrorString(int rc, const char **text)
 
 int cuDriverGetVersion(int *version)
 {
-	*version = 12060;
+	*version = 13000;
 	return 0;
 }
 

@@ -7,6 +7,12 @@ mkdir "$dir/gpu"
 ${CC:-cc} -shared -fPIC -o "$dir/gpu/libnvidia-ml.so.1" tests/gpu_standin.c || exit 1
 cp "$dir/gpu/libnvidia-ml.so.1" "$dir/gpu/libcuda.so.1"
 cp "$dir/gpu/libnvidia-ml.so.1" "$dir/gpu/libnccl.so.2"
+# What it says of itself depends on what it was built with.
+if "$DIFFTP" --model $model --prompt x --device cuda 2>&1 </dev/null | grep -q 'built without CUDA'; then
+	uses='computes on CPUs: the GPUs are not used' nccl='has been compiled without it' old=
+else
+	uses='computes on them, with CUDA VERSION' nccl='was compiled with VERSION' old=yes
+fi
 begun() { # processes that a doctor of this test has started
 	pgrep -f -- "-o $dir/x.png"
 }
@@ -27,7 +33,8 @@ found() { # VERDICT PROBE EXPRESSION: a line that begins so
 # played STANDIN LINES: what it says of GPUs that are played, word for word.
 played() {
 	LD_LIBRARY_PATH="$dir/gpu" STANDIN=$1 doctor 0
-	awk '/^[a-z]/ { on = /^[a-z]+ +(GPUs|GPU links|CUDA|NCCL)  / } on' "$dir/out" >"$dir/lines"
+	awk '/^[a-z]/ { on = /^[a-z]+ +(GPUs|GPU links|CUDA|NCCL)  / } on' "$dir/out" |
+		sed -E 's/(this build (computes on them, with CUDA|was compiled with|needs) )[0-9.]+$/\1VERSION/' >"$dir/lines"
 	diff - "$dir/lines" >"$dir/diff" || fail "$(cat "$dir/diff")"
 }
 
@@ -63,45 +70,47 @@ done_
 
 # ---- GPUs
 case_ doctor_gpus_equal
-played equal <<'EOT'
-ok       GPUs           driver 560.35.03, for programs up to CUDA 12.6
+played equal <<EOT
+ok       GPUs           driver 560.35.03, for programs up to CUDA 13.0
 ok       GPUs           GPU 0: NVIDIA H100 80GB HBM3, 85.0 GB of which 84.2 GB are free, compute capability 9.0, mode default, ECC on
 ok       GPUs           GPU 1: NVIDIA H100 80GB HBM3, 85.0 GB of which 84.2 GB are free, compute capability 9.0, mode default, ECC on
-ok       GPUs           this build computes on CPUs: the GPUs are not used
+ok       GPUs           this build $uses
 ok       GPU links      every GPU reaches every other directly
 ok       GPU links      NVLink: at least 18 links of each GPU are up
-ok       CUDA           CUDA 12.6 starts and sees 2 GPUs
-ok       NCCL           NCCL 2.19.3 can be loaded; this build has been compiled without it
+ok       CUDA           CUDA 13.0 starts and sees 2 GPUs
+ok       NCCL           NCCL 2.19.3 can be loaded; this build $nccl
 EOT
 found ok 'NCCL in ranks' 'both ranks load NCCL 2.19.3$'
 done_
 
 case_ doctor_gpus_mixed
-played mixed <<'EOT'
-ok       GPUs           driver 560.35.03, for programs up to CUDA 12.6
+played mixed <<EOT
+ok       GPUs           driver 560.35.03, for programs up to CUDA 13.0
 ok       GPUs           GPU 0: NVIDIA H100 80GB HBM3, 85.0 GB of which 84.2 GB are free, compute capability 9.0, mode default, ECC on
 ok       GPUs           GPU 1: NVIDIA L4, 24.0 GB of which 23.8 GB are free, compute capability 9.0, mode default, ECC on
 warning  GPUs           the GPUs differ (GPU 0: NVIDIA H100 80GB HBM3, GPU 1: NVIDIA L4): all wait for the slowest, and each holds what fits into GPU 1 (24.0 GB)
                         -> choose equal ones with CUDA_VISIBLE_DEVICES, or plan for these: difftp plan --devices
-ok       GPUs           this build computes on CPUs: the GPUs are not used
+ok       GPUs           this build $uses
 ok       GPU links      every GPU reaches every other directly
 ok       GPU links      no NVLink: GPUs are connected by PCI Express
-ok       CUDA           CUDA 12.6 starts and sees 2 GPUs
-ok       NCCL           NCCL 2.19.3 can be loaded; this build has been compiled without it
+ok       CUDA           CUDA 13.0 starts and sees 2 GPUs
+ok       NCCL           NCCL 2.19.3 can be loaded; this build $nccl
 EOT
 done_
 
 case_ doctor_gpus_old_driver
-played nvml:old <<'EOT'
-warning  GPUs           driver 450.51 runs programs of CUDA 11.0 at most; 12.0 is needed
-                        -> update the driver to 525.60 or later
+[ -z "$old" ] && first="ok       GPUs           driver 450.51, for programs up to CUDA 11.0" ||
+	first="warning  GPUs           driver 450.51 runs programs of CUDA 11.0 at most; this build needs VERSION
+                        -> update the driver, or build difftp with an older CUDA"
+played nvml:old <<EOT
+$first
 ok       GPUs           GPU 0: NVIDIA H100 80GB HBM3, 85.0 GB of which 84.2 GB are free, compute capability 9.0, mode default, ECC on
 ok       GPUs           GPU 1: NVIDIA H100 80GB HBM3, 85.0 GB of which 84.2 GB are free, compute capability 9.0, mode default, ECC on
-ok       GPUs           this build computes on CPUs: the GPUs are not used
+ok       GPUs           this build $uses
 ok       GPU links      every GPU reaches every other directly
 ok       GPU links      NVLink: at least 18 links of each GPU are up
-ok       CUDA           CUDA 12.6 starts and sees 2 GPUs
-ok       NCCL           NCCL 2.19.3 can be loaded; this build has been compiled without it
+ok       CUDA           CUDA 13.0 starts and sees 2 GPUs
+ok       NCCL           NCCL 2.19.3 can be loaded; this build $nccl
 EOT
 done_
 
