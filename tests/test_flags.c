@@ -196,7 +196,7 @@ static void flags_choices(void **state)
 	generate("--output-type", "latents");
 	assert_message(&err, DTP_REFUSED, "did you mean 'latent'?", NULL);
 	generate("--device", "cuda:0");
-	assert_message(&err, DTP_REFUSED, "'cuda:0' is unknown; it is one of auto, cpu", NULL);
+	assert_message(&err, DTP_REFUSED, "'cuda:0' is unknown; did you mean 'cuda'? (one of auto, cpu, cuda)", NULL);
 }
 
 static void flags_unknown_names(void **state)
