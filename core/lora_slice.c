@@ -2,6 +2,7 @@
 /* A rank's part of the factors: the columns of A and the rows of B that its slice of the weight has. */
 #include "lora.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,11 +27,11 @@ static enum dtp_code read_a(const struct dtp_lora_part *p, const struct dtp_spli
 	int64_t rank = p->a->shape[0], in = p->a->shape[1];
 	enum dtp_code rc = DTP_OK;
 
+	if (s->dim != 1)
+		return read_floats(p, p->a, 0, rank * in, a, err);
 	for (int64_t k = 0; k < rank && !rc; k++) {
 		float *dst = a + k * cols;
-		if (s->dim != 1)
-			rc = read_floats(p, p->a, k * in, in, dst, err);
-		for (int i = 0; s->dim == 1 && i < s->nruns && !rc; i++) {
+		for (int i = 0; i < s->nruns && !rc; i++) {
 			int64_t n = s->run[i].end - s->run[i].begin;
 			rc = read_floats(p, p->a, k * in + s->run[i].begin, n, dst, err);
 			dst += n;
@@ -127,6 +128,19 @@ enum dtp_code dtp_lora_slice_read(const struct dtp_module *m, const struct dtp_s
 	else
 		*out = s;
 	return rc;
+}
+
+static void prefetch(const struct dtp_st *st, const struct dtp_st_entry *e)
+{
+	posix_fadvise(st->files[e->file].fd, (off_t)e->offset, (off_t)e->nbytes, POSIX_FADV_WILLNEED);
+}
+
+void dtp_lora_slice_prefetch(const struct dtp_module *m)
+{
+	for (int i = 0; i < m->nlora; i++) {
+		prefetch(m->lora[i].st, m->lora[i].a);
+		prefetch(m->lora[i].st, m->lora[i].b);
+	}
 }
 
 void dtp_lora_slice_free(struct dtp_lora_slice *s)

@@ -200,7 +200,10 @@ static void prefetch(const struct load *ld, int panel)
 {
 	if (panel < ld->npanels) {
 		const struct panel *p = &ld->panels[panel];
-		dtp_slice_prefetch(ld->st, &ld->items[p->item].slice, p->row, p->n);
+		const struct dtp_item *it = &ld->items[p->item];
+		dtp_slice_prefetch(ld->st, &it->slice, p->row, p->n);
+		if (it->adds && !p->row)
+			dtp_lora_slice_prefetch(it->adds);
 	}
 }
 
