@@ -123,8 +123,10 @@ static enum dtp_code check_family(struct family *f, const char *call, struct dtp
 		return ending(call, err);
 	for (struct nccl_comm *c = f->members; c; c = c->next) {
 		ncclResult_t state = ncclSuccess, r = c->comm ? f->nccl.CommGetAsyncError(c->comm, &state) : ncclSuccess;
-		if (r || (state && state != ncclInProgress))
-			return failed(f, c->comm, r ? r : state, call, __LINE__, err);
+		if (r)
+			return failed(f, c->comm, r, "ncclCommGetAsyncError", __LINE__, err);
+		if (state && state != ncclInProgress)
+			return failed(f, c->comm, state, call, __LINE__, err);
 	}
 	return DTP_OK;
 }
@@ -147,8 +149,7 @@ static enum dtp_code look(struct nccl_comm *c, double start, const char *call, n
 				"say why; with NCCL_DEBUG=INFO NCCL tells how it connects them", call, c->base.size, f->timeout_s, c->base.rank);
 	}
 	ncclResult_t r = f->nccl.CommGetAsyncError(c->comm, state);
-	*state = r ? r : *state;
-	return DTP_OK;
+	return r ? failed(f, c->comm, r, "ncclCommGetAsyncError", __LINE__, err) : DTP_OK;
 }
 
 /* A call has returned r: waits until it is done. */
@@ -309,10 +310,8 @@ static void leave(struct nccl_comm *c)
 		if (f->nccl.CommGetAsyncError(c->comm, &r))
 			r = ncclSystemError;
 	}
-	if (r)
+	if (r || f->nccl.CommDestroy(c->comm))
 		f->nccl.CommAbort(c->comm);
-	else
-		f->nccl.CommDestroy(c->comm);
 	c->comm = NULL;
 }
 
