@@ -4,6 +4,7 @@
 
 #include "clock.h"
 #include "items.h"
+#include "line.h"
 #include "naming.h"
 #include "output.h"
 #include "request.h"
@@ -39,7 +40,7 @@ enum dtp_code dtp_batch_check_options(const struct dtp_args *args, struct dtp_er
 		return dtp_fail(err, DTP_REFUSED, "--resume goes on with a batch: it needs --prompts");
 	if (!args->prompts || !args->pattern)
 		return DTP_OK;
-	return dtp_name_check(args->pattern, err) ? err->code
+	return dtp_name_check(args->pattern, err) || dtp_line_check_output(args->pattern, err) ? err->code
 		: dtp_output_check_format(args->pattern, args->output_type == DTP_ARG_LATENT, err);
 }
 

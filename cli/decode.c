@@ -5,6 +5,7 @@
 #include "fit.h"
 #include "host.h"
 #include "image.h"
+#include "naming.h"
 #include "progress.h"
 #include "request.h"
 #include "units.h"
@@ -41,7 +42,7 @@ static enum dtp_code check_memory(const struct dtp_decoder *d, struct dtp_err *e
 	return dtp_fail(err, DTP_REFUSED, "not enough memory: decoding takes %s, %s are available", sizes.a.s, sizes.b.s);
 }
 
-static enum dtp_code draw(const struct dtp_args *args, struct dtp_decoder *d, enum dtp_dtype compute, const struct dtp_monitor *mon,
+static enum dtp_code draw(const struct dtp_args *args, const char *path, struct dtp_decoder *d, enum dtp_dtype compute, const struct dtp_monitor *mon,
 			  struct dtp_err *err)
 {
 	static const struct dtp_png_text software[] = {{"Software", "difftp " DTP_VERSION, true}};
@@ -60,10 +61,10 @@ static enum dtp_code draw(const struct dtp_args *args, struct dtp_decoder *d, en
 		be->ops->destroy(be);
 	}
 	if (code == DTP_OK)
-		code = dtp_png_write(dtp_output_path(args), rgb, image.height, image.width, software, !args->no_metadata, err);
+		code = dtp_png_write(path, rgb, image.height, image.width, software, !args->no_metadata, err);
 	if (code == DTP_OK) {
-		snprintf(text, sizeof text, "wrote %s (%lldx%lld)", dtp_output_path(args), (long long)image.width, (long long)image.height);
-		dtp_progress_event(mon->arg, &(struct dtp_event){.kind = DTP_EVENT_IMAGE, .text = dtp_output_path(args),
+		snprintf(text, sizeof text, "wrote %s (%lldx%lld)", path, (long long)image.width, (long long)image.height);
+		dtp_progress_event(mon->arg, &(struct dtp_event){.kind = DTP_EVENT_IMAGE, .text = path,
 								 .width = (int)image.width, .height = (int)image.height});
 		dtp_progress_note(mon->arg, text);
 	}
@@ -84,14 +85,19 @@ static enum dtp_code decode(const struct dtp_args *args, struct dtp_progress *pr
 	mon.arg = progress;
 	mon.stage = show_stage;
 	mon.warn = warn;
+	if (args->output && dtp_name_is_pattern(args->output))
+		return dtp_fail(err, DTP_REFUSED, "output '%s': decode writes one picture, of which a pattern knows nothing", args->output);
 	if (dtp_outputs_check(args, 1, err) || dtp_latents_read(args->word[0], &l, err))
 		return err->code;
+	char *path = dtp_output_name(args, 0, 0, 1, dtp_output_free(args, 1));
 	enum dtp_dtype compute = dtype_of(args, &l);
-	enum dtp_code code = dtp_decoder_open(args->model, compute, &l, args->height, args->width, &mon, &d, err);
+	enum dtp_code code = path ? dtp_decoder_open(args->model, compute, &l, args->height, args->width, &mon, &d, err)
+				  : dtp_fail(err, DTP_FAILED, "out of memory");
 	if (code == DTP_OK)
 		code = check_memory(d, err);
 	if (code == DTP_OK)
-		code = draw(args, d, compute, &mon, err);
+		code = draw(args, path, d, compute, &mon, err);
+	free(path);
 	dtp_decoder_close(d);
 	dtp_latents_free(&l);
 	return code;

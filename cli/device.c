@@ -48,6 +48,7 @@ static bool hear(int fd, struct answer *a)
 
 static void ask_in_child(struct answer *a)
 {
+	bool heard = false;
 	int fds[2];
 	pid_t child = -1;
 
@@ -60,7 +61,8 @@ static void ask_in_child(struct answer *a)
 			_exit(write(fds[1], a, sizeof *a) == (ssize_t)sizeof *a ? 0 : 1);
 		}
 		close(fds[1]);
-		if (child > 0 && !hear(fds[0], a)) {
+		heard = child > 0 && hear(fds[0], a);
+		if (child > 0 && !heard) {
 			a->gpus.n = 0;
 			dtp_fail(&a->err, DTP_REFUSED, "the NVIDIA driver does not answer, or crashed; difftp doctor says more");
 		}
@@ -71,8 +73,13 @@ static void ask_in_child(struct answer *a)
 		return;
 	}
 	kill(child, SIGKILL); /* if it still waits for the driver */
-	while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
-		;
+	/* One that is stuck in the driver does not die of it, and is left. */
+	for (int tries = 0; tries < 20; tries++) {
+		pid_t got = waitpid(child, NULL, heard ? 0 : WNOHANG);
+		if (got == child || (got < 0 && errno != EINTR))
+			break;
+		poll(NULL, 0, 50);
+	}
 }
 
 enum dtp_code dtp_device_find(const struct dtp_args *args, struct dtp_gpus *gpus, void (*warn)(void *arg, const char *text), void *arg,

@@ -322,7 +322,7 @@ enum dtp_code dtp_cmd_inspect(const struct dtp_args *args, char **argv, struct d
 		return dtp_fail(err, DTP_REFUSED, "nothing to inspect: name a safetensors file, a folder, or a PNG file of difftp");
 	if (args->check && args->filter)
 		return dtp_fail(err, DTP_REFUSED, "option '--check' looks at every tensor: --filter does not go with it");
-	if (args->variant && !args->check)
+	if (DTP_GIVEN(args, variant) && !args->check)
 		return dtp_fail(err, DTP_REFUSED, "option '--variant' says what --check is to look for: all files are listed without it");
 	if (dtp_is_png(args->word[0])) {
 		if (args->check || args->filter)

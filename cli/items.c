@@ -4,6 +4,7 @@
 #include "batch.h"
 #include "naming.h"
 #include "recipe.h"
+#include "record.h"
 #include "request.h"
 
 #include <inttypes.h>
@@ -83,6 +84,10 @@ static enum dtp_code take_name(struct dtp_items *items, const struct dtp_item *i
 	if (!mine)
 		return dtp_fail(err, DTP_FAILED, "out of memory");
 	*mine = (struct name){dtp_item_file(item, image), item->number};
+	if (mine->file && !strcmp(mine->file, DTP_RECORD_NAME)) { /* as a pattern may have made it */
+		free_name(mine);
+		return dtp_fail(err, DTP_REFUSED, "output '" DTP_RECORD_NAME "' is the name of the record");
+	}
 	at = mine->file ? tsearch(mine, &items->names, by_file) : NULL;
 	if (at && *at == mine)
 		return DTP_OK;

@@ -498,7 +498,7 @@ static enum dtp_code start(const struct dtp_args *args, bool writes, struct dtp_
 		return dtp_fail(err, DTP_REFUSED, "option '--model' is missing: the folder of the pipeline");
 	if (dtp_embeds_options_check(args, err) || dtp_place_find(args->launcher, place, err))
 		return err->code;
-	if (args->rendezvous && !place->launcher)
+	if (DTP_GIVEN(args, rendezvous) && !place->launcher)
 		return dtp_fail(err, DTP_REFUSED,
 				"option '--rendezvous': no launcher's variables say that this process is one of its ranks (RANK, "
 				"OMPI_COMM_WORLD_RANK, SLURM_PROCID and those that go with them), and ranks that difftp starts itself need no "

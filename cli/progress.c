@@ -149,6 +149,7 @@ static void draw(struct dtp_progress *p, const char *event)
 		p->drawn = true;
 	} else {
 		fprintf(p->f, "%s\n", line);
+		p->picture_lines = 0; /* it no longer stands right above */
 	}
 	fflush(p->f);
 }

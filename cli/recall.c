@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define SHOWN 60 /* characters of a value in a note */
 
@@ -160,6 +161,9 @@ enum dtp_code dtp_recall_take(struct dtp_args *args, struct dtp_recall *r, struc
 	*r = (struct dtp_recall){.path = args->from};
 	if (args->prompts)
 		return dtp_fail(err, DTP_REFUSED, "--from draws what one picture was drawn of: it cannot be given with --prompts");
+	struct stat st;
+	if (!stat(args->from, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+		return dtp_fail(err, DTP_REFUSED, "--from '%s' is no regular file: each rank reads it again", args->from);
 	if (dtp_recipe_read(args->from, &r->doc, err))
 		return err->code;
 	if (dtp_recall_apply(args, r, err))

@@ -129,9 +129,9 @@ enum dtp_code dtp_embeds_options_check(const struct dtp_args *args, struct dtp_e
 					excluded[i].name);
 	if (args->save_prompt_embeds && args->prompts)
 		return dtp_fail(err, DTP_REFUSED, "option '--save-prompt-embeds' writes one prompt: --prompts does not go with it");
-	if (args->save_prompt_embeds && !args->output && (args->dump_stages || args->images.n))
+	if (args->save_prompt_embeds && !args->output && (args->dump_stages || args->images.n || args->grid))
 		return dtp_fail(err, DTP_REFUSED, "option '--%s' is about a picture, but with --save-prompt-embeds nothing is drawn unless "
-				"--output is given", args->images.n ? "image" : "dump-stages");
+				"--output is given", args->images.n ? "image" : args->grid ? "grid" : "dump-stages");
 	return DTP_OK;
 }
 
@@ -193,13 +193,17 @@ static enum dtp_code check_grid(const struct dtp_args *args, struct dtp_err *err
 		return DTP_OK;
 	if (args->output_type == DTP_ARG_LATENT)
 		return dtp_fail(err, DTP_REFUSED, "--grid is a sheet of pictures: it cannot be given with --output-type latent");
+	if (args->dump_stages && !strcmp(args->grid, args->dump_stages))
+		return dtp_fail(err, DTP_REFUSED, "--grid and --dump-stages would both write '%s'", args->grid);
+	if (args->save_prompt_embeds && !strcmp(args->grid, args->save_prompt_embeds))
+		return dtp_fail(err, DTP_REFUSED, "--grid and --save-prompt-embeds would both write '%s'", args->grid);
 	return dtp_output_check_format(args->grid, false, err) ? err->code : dtp_output_check_taken(args, args->grid, err);
 }
 
 enum dtp_code dtp_outputs_check(const struct dtp_args *args, int count, struct dtp_err *err)
 {
 	const char *path = dtp_output_path(args), *dump = args->dump_stages, *embeds = args->save_prompt_embeds;
-	bool known = DTP_GIVEN(args, seed) || !dtp_name_has(path, "seed");
+	bool known = DTP_HAS(args, seed) || !dtp_name_has(path, "seed");
 	int number = dtp_output_free(args, count);
 
 	if (embeds && !args->output)

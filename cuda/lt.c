@@ -79,6 +79,7 @@ enum dtp_code dtp_lt_open(struct dtp_lt **out, struct dtp_err *err)
 	struct dtp_lt *lt = calloc(1, sizeof *lt);
 	const uint64_t workspace = WORKSPACE;
 	const uint32_t align = DTP_LT_ALIGN;
+	const uint32_t sums = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* parts of a sum stay F32 */
 	static const cublasLtMatmulPreferenceAttributes_t aligned[] = {
 		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
 		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
@@ -94,6 +95,8 @@ enum dtp_code dtp_lt_open(struct dtp_lt **out, struct dtp_err *err)
 		rc = LT(lt, lt->f.cublasLtMatmulPreferenceCreate(&lt->pref), err);
 	if (!rc)
 		rc = LT(lt, lt->f.cublasLtMatmulPreferenceSetAttribute(lt->pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace), err);
+	if (!rc)
+		rc = LT(lt, lt->f.cublasLtMatmulPreferenceSetAttribute(lt->pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums), err);
 	for (int i = 0; !rc && i < 4; i++)
 		rc = LT(lt, lt->f.cublasLtMatmulPreferenceSetAttribute(lt->pref, aligned[i], &align, sizeof align), err);
 	if (!rc)
@@ -180,7 +183,7 @@ static enum dtp_code plan(struct dtp_lt *lt, const struct shape *s, const void *
 		rc = set_bias(lt, p, bias, err); /* its alignment counts */
 	if (!rc)
 		rc = LT(lt, lt->f.cublasLtMatmulAlgoGetHeuristic(lt->handle, p->desc, p->w, p->x, p->out, p->out, lt->pref, 1, &found, &n), err);
-	if (!rc && !n)
+	if (!rc && (!n || found.state != CUBLAS_STATUS_SUCCESS))
 		rc = dtp_fail(err, DTP_FAILED, "cuBLASLt knows no way to multiply [%" PRId64 ", %" PRId64 "] by [%" PRId64 ", %" PRId64 "] in %s",
 			      s->m, s->k, s->k, s->n, dtp_dtype_name(s->in));
 	if (rc) {

@@ -68,7 +68,8 @@ static int64_t piece(enum dtp_dtype t, int64_t left)
 	return left < n ? left : n;
 }
 
-/* From pageable memory a copy has left its source when the call returns. */
+/* A GPU that reads pageable memory by itself (ATS, HMM) may do so after the call of the copy: the source is the caller's again only when
+ * the stream has come past it. */
 enum dtp_code dtp_cuda_upload(struct dtp_backend *be, struct dtp_tensor dst, const void *src, enum dtp_dtype src_type, struct dtp_err *err)
 {
 	struct dtp_cuda *cu = dtp_cuda_of(be);
@@ -77,8 +78,8 @@ enum dtp_code dtp_cuda_upload(struct dtp_backend *be, struct dtp_tensor dst, con
 	void *raw;
 
 	if (n && dst.dtype == src_type)
-		return DTP_CUDA(cudaMemcpyAsync(dst.data, src, (size_t)(n * size), cudaMemcpyHostToDevice, cu->stream), err);
-	for (int64_t i = 0, m; i < n && !rc; i += m) {
+		rc = DTP_CUDA(cudaMemcpyAsync(dst.data, src, (size_t)(n * size), cudaMemcpyHostToDevice, cu->stream), err);
+	for (int64_t i = 0, m; i < n && !rc && dst.dtype != src_type; i += m) {
 		m = piece(src_type, n - i);
 		rc = dtp_cuda_scratch(cu, (uint64_t)(m * size), &raw, err);
 		if (!rc)
@@ -87,7 +88,7 @@ enum dtp_code dtp_cuda_upload(struct dtp_backend *be, struct dtp_tensor dst, con
 		if (!rc)
 			rc = DTP_CUDA(dtp_k_copy(cu->stream, flat((char *)dst.data + i * to, dst.dtype, m), flat(raw, src_type, m)), err);
 	}
-	return rc;
+	return rc ? rc : dtp_cuda_wait(cu, err);
 }
 
 enum dtp_code dtp_cuda_download(struct dtp_backend *be, void *dst, enum dtp_dtype dst_type, struct dtp_tensor src, struct dtp_err *err)

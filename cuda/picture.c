@@ -100,6 +100,8 @@ enum dtp_code dtp_cuda_quantise(struct dtp_backend *be, uint8_t *rgb, struct dtp
 
 	if (!rc)
 		rc = DTP_CUDA(dtp_k_quantise(cu->stream, p, x), err);
+	if (!rc) /* a copy to pageable memory waits by itself, and looks for no other rank's end */
+		rc = dtp_cuda_wait(cu, err);
 	if (!rc)
 		rc = DTP_CUDA(cudaMemcpyAsync(rgb, p, n, cudaMemcpyDeviceToHost, cu->stream), err);
 	return rc ? rc : dtp_cuda_sync(be, err);

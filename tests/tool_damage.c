@@ -73,6 +73,9 @@ static void edit_json(const char *key, const char *value)
 	set(root, key, value);
 	char *out = cJSON_Print(root);
 	spill(out, strlen(out), "\n", 1, "", 0);
+	free(out);
+	cJSON_Delete(root);
+	free(text);
 }
 
 /* Names a tensor (new_name) or sets a key of its entry. */
@@ -101,6 +104,9 @@ static void edit_tensor(const char *name, const char *key, const char *value, co
 	for (int i = 0; i < 8; i++)
 		length[i] = (unsigned char)(m >> 8 * i);
 	spill(length, 8, out, m, file + 8 + len, n - 8 - len);
+	free(out);
+	cJSON_Delete(root);
+	free(file);
 }
 
 static void edit_bytes(uint64_t at, const unsigned char *bytes, size_t count)
@@ -115,6 +121,7 @@ static void edit_bytes(uint64_t at, const unsigned char *bytes, size_t count)
 	else
 		file[at] ^= 0xff;
 	spill(file, n, "", 0, "", 0);
+	free(file);
 }
 
 int main(int argc, char **argv)

@@ -12,6 +12,8 @@ fi
 [ -z "$(git status --porcelain --untracked-files=no)" ] || echo "dist: changes that are not committed are left out" >&2
 name=difftp-$(git show HEAD:VERSION)
 mkdir -p "$folder"
-git -c tar.umask=0022 archive --format=tar --prefix="$name/" HEAD | gzip -9 -n >"$folder/$name.tar.gz.part"
+git -c tar.umask=0022 archive --format=tar --prefix="$name/" -o "$folder/$name.tar.part" HEAD
+gzip -9 -n <"$folder/$name.tar.part" >"$folder/$name.tar.gz.part"
+rm "$folder/$name.tar.part"
 mv "$folder/$name.tar.gz.part" "$folder/$name.tar.gz"
 echo "$folder/$name.tar.gz"

@@ -131,6 +131,9 @@ refuse field_that_is_nothing "output '\{\}.png': '\{\}' stands for nothing; ther
 refuse brace_without_a_partner "output 'a\{seed.png': a brace has no partner; '\{\{' and '\}\}' stand for one$" "$@" -o 'a{seed.png'
 refuse grid_in_no_folder "cannot write '$dir/none/s.png': the folder '$dir/none' does not exist$" "$@" -o "$dir/o/x.png" --grid "$dir/none/s.png"
 refuse grid_as_jpeg "'s.jpg': only PNG files are written, not '.jpg'; name it '.png'$" "$@" --grid s.jpg
+refuse grid_over_the_stages "--grid and --dump-stages would both write '$dir/o/s.st'$" "$@" -o "$dir/o/x.png" --grid "$dir/o/s.st" --dump-stages "$dir/o/s.st"
+refuse grid_of_nothing "option '--grid' is about a picture, but with --save-prompt-embeds nothing is drawn unless --output is given$" "$@" \
+	--save-prompt-embeds "$dir/o/e.safetensors" --grid "$dir/o/none.png"
 refuse grid_of_latents "--grid is a sheet of pictures: it cannot be given with --output-type latent$" "$@" --output-type latent --grid s.png
 refuse grid_over_an_image "--output and --grid would both write '$dir/o/x_1.png'$" "$@" -n 2 -o "$dir/o/x.png" --grid "$dir/o/x_1.png"
 echo mine >"$dir/o/s.png"

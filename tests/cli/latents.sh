@@ -36,6 +36,18 @@ short="--steps 1 --max-sequence-length 512 --seed 7"
 	refuse decode_absent_file "cannot open '$dir/none': No such file or directory$" decode "$dir/none" --model $klein
 	refuse decode_folder "'tests' is a folder" decode tests --model $klein
 	refuse decode_picture "'tests/images/420.jpg' is no safetensors file: it claims a header of [0-9]+ bytes, at most 100000000 are allowed$" decode tests/images/420.jpg --model $klein
+	case_ decode_leaves_the_picture_that_is_there
+	mkdir "$dir/twice"
+	file=$(realpath "$k") folder=$(realpath $klein) program=$(realpath "$DIFFTP")
+	for i in 1 2; do
+		(cd "$dir/twice" && "$program" decode "$file" --model "$folder" -q 2>"$dir/err") || fail "exit code $?: $(cat "$dir/err")"
+		[ $i -eq 1 ] && cp "$dir/twice/out.png" "$dir/first.png" && echo other >"$dir/twice/out.png"
+	done
+	[ "$(cat "$dir/twice/out.png")" = other ] || fail "out.png was replaced"
+	cmp "$dir/twice/out-2.png" "$dir/first.png" || fail "in the folder: $(ls "$dir/twice")"
+	done_
+	refuse decode_pattern "output '.seed..png': decode writes one picture, of which a pattern knows nothing$" \
+		decode "$k" --model $klein -o '{seed}.png'
 	refuse decode_as_jpeg "'$dir/x.jpg': only PNG files are written, not '.jpg'; name it '.png'$" \
 		decode "$k" --model $klein -o "$dir/x.jpg"
 	refuse decode_another_size "'$k' holds the latents of 64x96 pixels, not of 64x80 pixels$" decode "$k" --model $klein --height 80

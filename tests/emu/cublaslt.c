@@ -15,6 +15,7 @@ enum { WORKSPACE = 4096, MAGIC = 0x4c74 };
 
 struct cublasLtContext {
 	int magic;
+	struct cublasLtContext *next; /* destroyed before it */
 };
 
 /* ---- the real library's functions */
@@ -255,12 +256,16 @@ static cublasStatus_t create(cublasLtHandle_t *out)
 	return created(CUBLAS_STATUS_SUCCESS, HANDLE);
 }
 
+static cublasLtHandle_t destroyed;
+
 static cublasStatus_t destroy(cublasLtHandle_t h)
 {
 	cublasStatus_t s = fault("cublasLtDestroy", CUBLAS_STATUS_NOT_INITIALIZED);
 
 	check_handle(h, "cublasLtDestroy");
 	h->magic = 0; /* kept, so that its use is seen */
+	h->next = destroyed;
+	destroyed = h;
 	emu_hold(HANDLE, -1);
 	return s;
 }

@@ -7,7 +7,7 @@ model=$(realpath tests/models/klein-tiny)
 
 draws() { # PROGRAM: from elsewhere, with the sources out of the way: built-in plans must not be read from them
 	mv "$copy" "$copy.gone"
-	(cd "$dir" && "$1" --model "$model" --prompt x --height 64 --width 64 --steps 1 --tp-degree 2 -q -o x.png) ||
+	(cd "$dir" && "$1" --model "$model" --prompt x --height 64 --width 64 --steps 1 --tp-degree 2 -q -o x.png --force) ||
 		fail "$1 does not draw"
 	mv "$copy.gone" "$copy"
 }
