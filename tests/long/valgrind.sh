@@ -44,6 +44,6 @@ LD_PRELOAD="$dir/exec.so" RANK_PROGRAM="$dir/rank" $valgrind "$DIFFTP" --model t
 	--width 64 --steps 1 --tp-degree 2 -q -o "$dir/x.png" >"$dir/out" 2>&1 || fail "exit code $?: $(cat "$dir/out")"
 [ -s "$dir/x.png" ] || fail "no picture"
 
-logs 3 # the two ranks until they begin their programs, too
+logs 4 # the two ranks until they begin their programs, and the child that asks for GPUs, too
 done_
 finish
