@@ -2,32 +2,19 @@
 #include "image.h"
 #include "file.h"
 #include "infile.h"
+#include "png_error.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <png.h>
 
 /* What libpng's callbacks get: the stream, and where the reason of a failure goes. */
 struct target {
 	FILE *f;
-	char why[128];
+	char why[DTP_PNG_WHY];
 };
-
-static void on_error(png_structp png, png_const_charp message)
-{
-	struct target *t = png_get_error_ptr(png);
-	if (!t->why[0])
-		snprintf(t->why, sizeof t->why, "%s", message);
-	png_longjmp(png, 1);
-}
-
-static void on_warning(png_structp png, png_const_charp message)
-{
-	(void)png, (void)message;
-}
 
 static void write_data(png_structp png, png_bytep data, size_t n)
 {
@@ -100,7 +87,7 @@ enum dtp_code dtp_png_write(const char *path, const uint8_t *rgb, int64_t height
 	if (rc)
 		return rc;
 	struct target t = {.f = out.f};
-	png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &t, on_error, on_warning);
+	png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, t.why, dtp_png_on_error, dtp_png_on_warning);
 	png_infop info = png ? png_create_info_struct(png) : NULL;
 	bool ok = info && write_png(png, info, &t, rgb, height, width, text, ntext);
 	png_destroy_write_struct(&png, &info);
@@ -121,17 +108,8 @@ struct source {
 	size_t n, at;
 	const char *key;
 	char *value; /* out */
-	char why[128];
+	char why[DTP_PNG_WHY];
 };
-
-static void on_read_error(png_structp png, png_const_charp message)
-{
-	struct source *s = png_get_error_ptr(png);
-
-	if (!s->why[0])
-		snprintf(s->why, sizeof s->why, "%s", message);
-	png_longjmp(png, 1);
-}
 
 static void read_data(png_structp png, png_bytep data, size_t n)
 {
@@ -193,7 +171,7 @@ enum dtp_code dtp_png_find_text(const char *name, const void *bytes, size_t n, c
 	*value = NULL;
 	if (n < sizeof DTP_PNG_MAGIC - 1 || memcmp(bytes, DTP_PNG_MAGIC, sizeof DTP_PNG_MAGIC - 1))
 		return dtp_fail(err, DTP_REFUSED, "'%s' is no PNG file", name);
-	png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &s, on_read_error, on_warning);
+	png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, s.why, dtp_png_on_error, dtp_png_on_warning);
 	png_infop info = png ? png_create_info_struct(png) : NULL;
 	bool ok = info && read_text(png, info, &s);
 	png_destroy_read_struct(&png, &info, NULL);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading PNG through libpng. */
 #include "image_internal.h"
+#include "png_error.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <png.h>
 
 struct source {
 	struct dtp_image_file *f;
@@ -13,23 +13,9 @@ struct source {
 	int frames;          /* of an animation; 0: none is announced */
 	png_bytep grey;      /* [height, width] 16 bits, big-endian; only where the file has such */
 	png_bytepp rows;
-	char why[128];
+	char why[DTP_PNG_WHY];
 	struct dtp_err *err; /* filled by what is called between setjmp and longjmp */
 };
-
-static void on_error(png_structp png, png_const_charp message)
-{
-	struct source *s = png_get_error_ptr(png);
-
-	if (!s->why[0])
-		snprintf(s->why, sizeof s->why, "%s", message);
-	png_longjmp(png, 1);
-}
-
-static void on_warning(png_structp png, png_const_charp message)
-{
-	(void)png, (void)message;
-}
 
 static void read_data(png_structp png, png_bytep data, size_t n)
 {
@@ -134,7 +120,7 @@ enum dtp_code dtp_png_decode(struct dtp_image_file *f, struct dtp_err *err)
 {
 	struct dtp_err own = DTP_ERR_INIT;
 	struct source s = {.f = f, .err = &own};
-	png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &s, on_error, on_warning);
+	png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, s.why, dtp_png_on_error, dtp_png_on_warning);
 	png_infop info = png ? png_create_info_struct(png) : NULL;
 	bool ok = info && read_png(png, info, &s);
 
