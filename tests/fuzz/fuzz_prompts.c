@@ -2,30 +2,13 @@
 /* Any bytes as a line of --prompts: refused with a message, or a prompt that is UTF-8 with options within their ranges and
  * an output that stays in its folder. */
 #include "line.h"
+#include "ranges.h"
 #include "utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void check_ranges(const struct dtp_args *args)
-{
-	for (int i = 0; i < dtp_noptions; i++) {
-		const struct dtp_option *o = &dtp_options[i];
-		const void *at = (const char *)args + o->offset;
-		if (!dtp_args_given(args, o->offset))
-			continue;
-		if (!(o->commands & DTP_CMD_LINE))
-			abort();
-		if (o->kind == DTP_OPT_INT && (*(const int64_t *)at < (int64_t)o->min || *(const int64_t *)at > (int64_t)o->max))
-			abort();
-		if (o->kind == DTP_OPT_FLOAT && !(*(const double *)at >= o->min && *(const double *)at <= o->max))
-			abort();
-		if ((o->kind == DTP_OPT_STRING || o->kind == DTP_OPT_PATH) && !*(const char *const *)at)
-			abort();
-	}
-}
 
 static void check_output(const char *output)
 {
@@ -57,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (line.has_output)
 			check_output(line.args.output);
 	}
-	check_ranges(&line.args);
+	check_ranges(&line.args, DTP_CMD_LINE);
 	dtp_line_free(&line);
 	return 0;
 }
