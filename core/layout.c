@@ -2,11 +2,6 @@
 /* How weights lie in a GPU's memory: what the CUDA backend does and what is predicted without one. */
 #include "backend.h"
 
-static int64_t round_up(int64_t n, int64_t to)
-{
-	return (n + to - 1) / to * to;
-}
-
 struct dtp_cuda_layout dtp_cuda_layout(enum dtp_dtype t, enum dtp_weight_kind kind, int ndim, const int64_t *shape)
 {
 	struct dtp_cuda_layout l = {.n = shape[0], .k = 1};
@@ -14,10 +9,10 @@ struct dtp_cuda_layout dtp_cuda_layout(enum dtp_dtype t, enum dtp_weight_kind ki
 
 	for (int d = 1; d < ndim; d++)
 		l.k *= shape[d];
-	l.pitch = kind == DTP_WEIGHT_MATRIX ? round_up(l.k, DTP_CUDA_ROW / size) : l.k;
+	l.pitch = kind == DTP_WEIGHT_MATRIX ? dtp_round_up(l.k, DTP_CUDA_ROW / size) : l.k;
 	l.nbytes = (uint64_t)(l.n * l.pitch * size);
 	if (kind == DTP_WEIGHT_VECTOR) {
-		l.typed = t == DTP_F32 ? 0 : (uint64_t)round_up(l.n * (int64_t)sizeof(float), DTP_CUDA_ROW);
+		l.typed = t == DTP_F32 ? 0 : (uint64_t)dtp_round_up(l.n * (int64_t)sizeof(float), DTP_CUDA_ROW);
 		l.nbytes = t == DTP_F32 ? (uint64_t)l.n * sizeof(float) : l.typed + (uint64_t)(l.n * size);
 	}
 	return l;

@@ -63,6 +63,12 @@ void dtp_from_f32(void *dst, enum dtp_dtype dst_type, const float *src, size_t n
 /* src [pixels, channels] -> dst [channels, pixels]. */
 void dtp_hwc_to_chw(float *dst, const float *src, int64_t pixels, int64_t channels);
 
+/* The next multiple of `to`; n is not negative. */
+static inline int64_t dtp_round_up(int64_t n, int64_t to)
+{
+	return (n + to - 1) / to * to;
+}
+
 #ifdef __cplusplus
 }
 #endif

@@ -18,7 +18,7 @@ static struct dtp_tensor fitting(struct dtp_tensor x, void *p)
 	int64_t unit = DTP_LT_ALIGN / (int64_t)dtp_dtype_size(x.dtype);
 	struct dtp_tensor y = dtp_tensor_make(p, x.dtype, 2, x.shape);
 
-	y.stride[0] = (x.shape[1] + unit - 1) / unit * unit;
+	y.stride[0] = dtp_round_up(x.shape[1], unit);
 	return y;
 }
 

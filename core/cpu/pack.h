@@ -10,11 +10,6 @@
 
 #define DTP_NB 64 /* columns of a block */
 
-static inline int64_t dtp_round_up(int64_t n, int64_t to)
-{
-	return (n + to - 1) / to * to;
-}
-
 static inline int64_t dtp_pack_depth(enum dtp_dtype t, int64_t k)
 {
 	return dtp_round_up(k, t == DTP_BF16 ? 32 : 16);
