@@ -2,13 +2,15 @@
 #include "image.h"
 #include "file.h"
 #include "infile.h"
-#include "png_error.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <png.h>
+
+#include "png_error.h"
 
 /* What libpng's callbacks get: the stream, and where the reason of a failure goes. */
 struct target {

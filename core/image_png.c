@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading PNG through libpng. */
 #include "image_internal.h"
-#include "png_error.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <png.h>
+
+#include "png_error.h"
 
 struct source {
 	struct dtp_image_file *f;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How reading and writing with libpng fails: a jump, with the first reason kept.  libpng's error pointer is that text. */
+/* How reading and writing with libpng fails: a jump, with the first reason kept.  libpng's error pointer is that text.  <png.h> comes before it: its files alone
+ * include that. */
 #ifndef DTP_PNG_ERROR_H
 #define DTP_PNG_ERROR_H
 
-#include <png.h>
 #include <stdio.h>
 
 #define DTP_PNG_WHY 128 /* bytes of the text; "" before the first failure */
