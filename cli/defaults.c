@@ -29,13 +29,8 @@ void dtp_defaults_path(char *buf, size_t size)
 struct gathering {
 	const struct dtp_args *args;
 	FILE *out;
-	uint64_t environment, file; /* the options that have a value there */
+	dtp_option_set environment, file; /* the options that have a value there */
 };
-
-static uint64_t bit_of(const struct dtp_option *o)
-{
-	return UINT64_C(1) << (o - dtp_options);
-}
 
 /* The size that a file of this run has. */
 static bool has_its_size(const struct dtp_args *args)
@@ -48,7 +43,7 @@ static bool applies(const struct dtp_args *args, const struct dtp_option *o)
 {
 	bool size = o->offset == offsetof(struct dtp_args, height) || o->offset == offsetof(struct dtp_args, width);
 
-	if (!(o->commands & (unsigned)args->command) || args->given & bit_of(o))
+	if (!(o->commands & (unsigned)args->command) || args->given & dtp_option_bit(o))
 		return false;
 	if (args->command == DTP_CMD_VERIFY && o->group == DTP_GROUP_PICTURE) /* its own are small, for a reason */
 		return false;
@@ -72,7 +67,7 @@ static enum dtp_code offer(struct gathering *g, const struct dtp_option *o, cons
 
 	if (dtp_args_preset(&scratch, o, value, err))
 		return err->code;
-	if (g->environment & bit_of(o) || !applies(g->args, o))
+	if (g->environment & dtp_option_bit(o) || !applies(g->args, o))
 		return DTP_OK;
 	if (path && value[0] == '~' && value[1] == '/' && home) /* no shell has done it */
 		fprintf(g->out, "%s=%s%s\n", o->name, home, value + 1);
@@ -92,7 +87,7 @@ static enum dtp_code gather_environment(struct gathering *g, struct dtp_err *err
 			return dtp_fail(err, DTP_REFUSED, "environment variable '%s': the value has a line break", o->env);
 		if (offer(g, o, value, err))
 			return dtp_err_prefix(err, "environment variable '%s': ", o->env);
-		g->environment |= bit_of(o);
+		g->environment |= dtp_option_bit(o);
 	}
 	return DTP_OK;
 }
@@ -123,9 +118,9 @@ static enum dtp_code take_line(struct gathering *g, char *line, struct dtp_err *
 	if (o->run_only)
 		return dtp_fail(err, DTP_REFUSED, "'%s' says what a single run is about: it has no default but belongs on the command line",
 				o->name);
-	if (g->file & bit_of(o) && o->kind != DTP_OPT_LIST)
+	if (g->file & dtp_option_bit(o) && o->kind != DTP_OPT_LIST)
 		return dtp_fail(err, DTP_REFUSED, "'%s' has a value already, in a line above", o->name);
-	g->file |= bit_of(o);
+	g->file |= dtp_option_bit(o);
 	return offer(g, o, value, err);
 }
 

@@ -23,11 +23,11 @@ void dtp_each_word(const char *list, bool (*fn)(void *arg, const char *word, siz
 	}
 }
 
-static bool has_bit(uint64_t mask, size_t offset)
+static bool has_bit(dtp_option_set set, size_t offset)
 {
 	for (int i = 0; i < dtp_noptions; i++)
 		if (dtp_options[i].offset == offset)
-			return mask >> i & 1;
+			return set >> i & 1;
 	return false;
 }
 
@@ -50,7 +50,7 @@ void dtp_args_give(struct dtp_args *args, size_t offset)
 {
 	for (int i = 0; i < dtp_noptions; i++)
 		if (dtp_options[i].offset == offset)
-			args->given |= UINT64_C(1) << i;
+			args->given |= dtp_option_bit(&dtp_options[i]);
 }
 
 /* ---- values */
@@ -195,7 +195,7 @@ enum dtp_code dtp_args_set(struct dtp_args *args, const struct dtp_option *o, co
 	enum dtp_code code = put_value(o, value, args, err);
 
 	if (!code)
-		args->given |= UINT64_C(1) << (o - dtp_options);
+		args->given |= dtp_option_bit(o);
 	return code;
 }
 
@@ -204,7 +204,7 @@ enum dtp_code dtp_args_preset(struct dtp_args *args, const struct dtp_option *o,
 	enum dtp_code code = put_value(o, value, args, err);
 
 	if (!code)
-		args->preset |= UINT64_C(1) << (o - dtp_options);
+		args->preset |= dtp_option_bit(o);
 	return code;
 }
 
@@ -509,8 +509,8 @@ enum dtp_code dtp_options_check(struct dtp_err *err)
 {
 	struct seen s = {.err = err};
 
-	if (dtp_noptions > 64) /* bits of dtp_args.given */
-		return dtp_fail(err, DTP_FAILED, "%d options in the table, at most 64 fit", dtp_noptions);
+	if (dtp_noptions > DTP_MAX_OPTIONS)
+		return dtp_fail(err, DTP_FAILED, "%d options in the table, at most %d fit", dtp_noptions, (int)DTP_MAX_OPTIONS);
 	err->code = DTP_OK;
 	for (int i = 0; i < dtp_noptions && !err->code; i++) {
 		if (check_row(&dtp_options[i], err))

@@ -61,6 +61,14 @@ struct dtp_option {
 extern const struct dtp_option dtp_options[];
 extern const int dtp_noptions;
 
+/* A set of options: bit i is row i of the table. */
+typedef unsigned __int128 dtp_option_set;
+enum { DTP_MAX_OPTIONS = 128 };
+static inline dtp_option_set dtp_option_bit(const struct dtp_option *o)
+{
+	return (dtp_option_set)1 << (o - dtp_options);
+}
+
 enum dtp_arg_dtype { DTP_ARG_BF16, DTP_ARG_FP32 };
 enum dtp_arg_device { DTP_ARG_AUTO, DTP_ARG_CPU, DTP_ARG_CUDA };
 enum dtp_arg_reduce { DTP_ARG_REDUCE_AUTO, DTP_ARG_REDUCE_FP32, DTP_ARG_REDUCE_BF16 };
@@ -104,9 +112,9 @@ struct dtp_args {
 	const char *pattern;             /* of the names in a batch's folder; NULL: numbers */
 	const char *model_name;          /* model as it was given, once that has become a folder */
 	const struct dtp_recall *recall; /* what `from` said; NULL: nothing was read */
-	uint64_t recalled; /* of `given`: not typed, but read from `from` */
-	uint64_t given; /* bit i: row i of the table was given on the command line */
-	uint64_t preset; /* bit i: it was not, but the environment or the file of defaults has it (defaults.h) */
+	dtp_option_set recalled; /* of `given`: not typed, but read from `from` */
+	dtp_option_set given;    /* on the command line */
+	dtp_option_set preset;   /* not there, but by the environment or the file of defaults (defaults.h) */
 };
 
 /* Reads argv[1..argc) as options of one command.  argv's option names are changed in place ('_' becomes '-').  Unknown

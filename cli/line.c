@@ -74,7 +74,7 @@ static enum dtp_code take_keys(struct dtp_line *line, struct dtp_err *err)
 
 static enum dtp_code parse_object(const char *text, size_t len, struct dtp_line *line, struct dtp_err *err)
 {
-	uint64_t given = line->args.given;
+	dtp_option_set given = line->args.given;
 
 	if (dtp_json_parse("", text, len, &line->doc, err))
 		return shorten(err);
