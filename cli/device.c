@@ -90,7 +90,10 @@ enum dtp_code dtp_device_find(const struct dtp_args *args, struct dtp_gpus *gpus
 	*gpus = (struct dtp_gpus){0};
 	if (args->device == DTP_ARG_CPU)
 		return DTP_OK;
-	ask_in_child(&a);
+	if (dtp_cuda_built().cuda)
+		ask_in_child(&a);
+	else
+		ask(&a); /* no driver is asked */
 	*gpus = a.gpus;
 	if (gpus->n)
 		return DTP_OK;

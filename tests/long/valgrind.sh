@@ -43,7 +43,9 @@ launches "$DIFFTP"
 LD_PRELOAD="$dir/exec.so" RANK_PROGRAM="$dir/rank" $valgrind "$DIFFTP" --model tests/models/klein-tiny --prompt x --height 64 \
 	--width 64 --steps 1 --tp-degree 2 -q -o "$dir/x.png" >"$dir/out" 2>&1 || fail "exit code $?: $(cat "$dir/out")"
 [ -s "$dir/x.png" ] || fail "no picture"
-
-logs 4 # the two ranks until they begin their programs, and the child that asks for GPUs, too
+# The two ranks until they begin their programs, too, and the child that asks for GPUs where the program is built for them.
+asks=1
+"$DIFFTP" --model tests/models/klein-tiny --prompt x --device cuda -q -o "$dir/y.png" 2>&1 | grep -q 'built without CUDA' && asks=0
+logs $((3 + asks))
 done_
 finish
