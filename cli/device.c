@@ -107,6 +107,17 @@ enum dtp_code dtp_device_find(const struct dtp_args *args, struct dtp_gpus *gpus
 	return DTP_OK;
 }
 
+enum dtp_code dtp_device_libraries(const struct dtp_args *args, bool pictures, bool sums, struct dtp_err *err)
+{
+	const struct dtp_cuda_needs needs = {pictures, args->attention == DTP_ATTENTION_CUDNN, sums};
+
+	if (!dtp_cuda_libraries(&needs, err))
+		return DTP_OK;
+	size_t used = strlen(err->message);
+	snprintf(err->message + used, sizeof err->message - used, "; --device cpu computes without it");
+	return err->code;
+}
+
 /* Ranks take the GPUs in turn: which one, and how many of n ranks have it. */
 static int gpu_of(const struct dtp_gpus *gpus, int local_rank)
 {

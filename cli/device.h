@@ -19,6 +19,9 @@ struct dtp_gpus {
  * machine with a driver has is told to warn. */
 enum dtp_code dtp_device_find(const struct dtp_args *args, struct dtp_gpus *gpus, void (*warn)(void *arg, const char *text), void *arg,
 			      struct dtp_err *err);
+/* Whether NVIDIA's libraries that a rank on a GPU will call are there, and new enough: before it loads anything.  pictures: it decodes
+ * latents, or encodes images; sums: it adds to others' through NCCL.  DTP_REFUSED with what to do. */
+enum dtp_code dtp_device_libraries(const struct dtp_args *args, bool pictures, bool sums, struct dtp_err *err);
 /* As many as the ranks of this machine need, unless they may share them (--oversubscribe)?  DTP_REFUSED with the numbers. */
 enum dtp_code dtp_device_check(const struct dtp_args *args, const struct dtp_gpus *gpus, int ranks, struct dtp_err *err);
 /* What each of so many ranks may take of its GPU. */

@@ -133,12 +133,21 @@ static enum dtp_code agree_on_passes(struct dtp_rank *r, struct dtp_err *err)
 	return DTP_OK;
 }
 
+/* Whether the VAE decodes or encodes. */
+static bool pictures(const struct dtp_options *o, const struct dtp_request *q)
+{
+	return o->references || (!o->encode_only && q->output == DTP_OUTPUT_PNG);
+}
+
 static enum dtp_code open_device(struct dtp_rank *r, struct dtp_err *err)
 {
 	struct dtp_comm *tp = r->mesh.dim[DTP_MESH_TP];
 	double patience = r->args->timeout > 0 ? r->args->timeout : DTP_TIMEOUT_DEFAULT;
 
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "open the device");
+	if (r->options.device == DTP_DEVICE_CUDA &&
+	    dtp_device_libraries(r->args, tp->rank == 0 && pictures(&r->options, &r->request), tp->size > 1 && !r->seated.shared, err))
+		return err->code;
 	if (dtp_device_open(&r->seated, r->options.compute, r->threads, (enum dtp_cuda_attention)r->args->attention, r->mon, &r->backend, err))
 		return err->code;
 	if (r->options.device == DTP_DEVICE_CPU || tp->size == 1)
@@ -377,6 +386,8 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, const str
 	    (!seat && dtp_device_check(args, &gpus, ranks_of(args), err)))
 		return err->code;
 	o.device = gpus.n ? DTP_DEVICE_CUDA : DTP_DEVICE_CPU;
+	if (gpus.n && dtp_device_libraries(args, pictures(&o, &q), args->tp_degree > 1 && !args->oversubscribe, err))
+		return err->code;
 	if (dtp_max_memory_parse(args->max_memory, &limits, err) || dtp_max_memory_check(&limits, ranks_of(args), err) ||
 	    dtp_pipeline_open(&o, &mon, &p, err))
 		return err->code;

@@ -186,6 +186,15 @@ struct dtp_gpu {
  * called by a process that forks later. */
 enum dtp_code dtp_cuda_gpus(struct dtp_gpu *gpus, int max, int *n, struct dtp_err *err);
 
+/* What a rank on a GPU calls of NVIDIA's libraries beside cuBLASLt. */
+struct dtp_cuda_needs {
+	bool convolutions; /* cuDNN's */
+	bool attention;    /* cuDNN's too, with no other way */
+	bool sums;         /* NCCL's */
+};
+/* Opens these libraries, which takes some 0.1 s and looks at no GPU.  DTP_REFUSED: one is missing or too old, and what to do. */
+enum dtp_code dtp_cuda_libraries(const struct dtp_cuda_needs *needs, struct dtp_err *err);
+
 /* How a weight lies in a GPU's memory: n rows of k elements.  A matrix's rows are pitch elements apart, so that each begins at a multiple of
  * DTP_CUDA_ROW bytes.  VECTOR: k is 1; F32, then, from `typed` bytes on, the same in T where that is another type. */
 #define DTP_CUDA_ROW 16

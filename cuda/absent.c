@@ -15,6 +15,14 @@ enum dtp_code dtp_cuda_gpus(struct dtp_gpu *gpus, int max, int *n, struct dtp_er
 	return dtp_fail(err, DTP_REFUSED, "this difftp was built without CUDA: no nvcc was found (make NVCC=PATH, see docs/running.md)");
 }
 
+enum dtp_code dtp_cuda_libraries(const struct dtp_cuda_needs *needs, struct dtp_err *err)
+{
+	int n;
+
+	(void)needs;
+	return dtp_cuda_gpus(NULL, 0, &n, err);
+}
+
 enum dtp_code dtp_backend_cuda(enum dtp_dtype compute, const struct dtp_cuda_options *options, struct dtp_backend **out,
 			       struct dtp_err *err)
 {

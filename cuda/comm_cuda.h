@@ -11,6 +11,8 @@
 #include "comm.h"
 #include "cuda.h"
 
+/* Whether NCCL can be opened, without a look at a GPU: DTP_REFUSED if not. */
+enum dtp_code dtp_nccl_library(struct dtp_err *err);
 /* NCCL, for ranks of which each has a GPU of its own.  Everything that waits gives up when NCCL reports an error, when mon->stopped
  * turns true, after abort, and, while meeting, after timeout_s.  Other than through host memory, the order in which an element is
  * summed is NCCL's choice: the same on all ranks and in every run on the same machine, another for another one. */

@@ -435,6 +435,18 @@ static enum dtp_code meet(struct nccl_comm *c, struct dtp_err *err)
 	return NCCL(c, CommInitRankConfig, err, &c->comm, c->base.size, id, c->base.rank, &config);
 }
 
+static enum dtp_code load(struct nccl *nccl, struct dtp_err *err)
+{
+	return dtp_cuda_table(DTP_LIB_NCCL, symbols, sizeof symbols / sizeof *symbols, nccl, err);
+}
+
+enum dtp_code dtp_nccl_library(struct dtp_err *err)
+{
+	struct nccl nccl;
+
+	return load(&nccl, err);
+}
+
 enum dtp_code dtp_comm_nccl(struct dtp_comm *control, struct dtp_cuda *cuda, double timeout_s, struct dtp_comm **out,
 			    struct dtp_err *err)
 {
@@ -444,9 +456,9 @@ enum dtp_code dtp_comm_nccl(struct dtp_comm *control, struct dtp_cuda *cuda, dou
 		return dtp_fail(err, DTP_FAILED, "out of memory for a communicator of %d ranks", control->size);
 	*f = (struct family){.cuda = cuda, .control = control, .mon = control->mon, .timeout_s = timeout_s,
 			     .watch = {f, check, control->mon}};
-	if (dtp_cuda_table(DTP_LIB_NCCL, symbols, sizeof symbols / sizeof *symbols, &f->nccl, err)) {
+	if (load(&f->nccl, err)) {
 		free(f);
-		return DTP_FAILED;
+		return err->code;
 	}
 	struct nccl_comm *c = new_member(f, control, false);
 	if (!c) {

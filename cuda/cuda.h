@@ -132,7 +132,7 @@ struct dtp_symbol {
 	const char *name;
 	size_t offset; /* of the pointer to the function in the table */
 };
-/* Fills a table of pointers to functions; DTP_FAILED with what is missing and where it comes from. */
+/* Fills a table of pointers to functions; DTP_REFUSED with what is missing and where it comes from. */
 enum dtp_code dtp_cuda_table(enum dtp_cuda_library lib, const struct dtp_symbol *symbols, size_t n, void *table,
 			     struct dtp_err *err);
 

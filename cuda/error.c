@@ -4,6 +4,10 @@
 
 #include <nccl.h>
 
+#include "comm_cuda.h"
+#include "dnn_api.h"
+#include "lt.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -59,10 +63,22 @@ enum dtp_code dtp_cuda_table(enum dtp_cuda_library lib, const struct dtp_symbol 
 	for (size_t i = 0; i < n; i++) {
 		void *p = dtp_cuda_symbol(lib, symbols[i].name, why, sizeof why);
 		if (!p)
-			return dtp_fail(err, DTP_FAILED, "'%s' is missing: %s\nit belongs to %s: install that, or put its folder into "
+			return dtp_fail(err, DTP_REFUSED, "'%s' is missing: %s\nit belongs to %s: install that, or put its folder into "
 					"LD_LIBRARY_PATH", symbols[i].name, why, names[lib]);
 		memcpy((char *)table + symbols[i].offset, &p, sizeof p);
 	}
+	return DTP_OK;
+}
+
+enum dtp_code dtp_cuda_libraries(const struct dtp_cuda_needs *needs, struct dtp_err *err)
+{
+	struct dtp_cudnn api;
+
+	if (dtp_lt_library(err) || (needs->sums && dtp_nccl_library(err)))
+		return err->code;
+	if ((needs->convolutions || needs->attention) && dtp_cudnn_load(&api, err))
+		return dtp_err_prefix(err, "%s: ", needs->convolutions ? "pictures need cuDNN, latents (--output-type latent) do not"
+									       : "--attention cudnn");
 	return DTP_OK;
 }
 

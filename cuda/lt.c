@@ -74,6 +74,18 @@ static enum dtp_code status(const struct dtp_lt *lt, cublasStatus_t s, const cha
 			: "difftp doctor looks at the GPUs, the kernel log may say more (dmesg | grep -i nvrm)");
 }
 
+static enum dtp_code load(struct functions *f, struct dtp_err *err)
+{
+	return dtp_cuda_table(DTP_LIB_CUBLASLT, symbols, sizeof symbols / sizeof *symbols, f, err);
+}
+
+enum dtp_code dtp_lt_library(struct dtp_err *err)
+{
+	struct functions f;
+
+	return load(&f, err);
+}
+
 enum dtp_code dtp_lt_open(struct dtp_lt **out, struct dtp_err *err)
 {
 	struct dtp_lt *lt = calloc(1, sizeof *lt);
@@ -88,7 +100,7 @@ enum dtp_code dtp_lt_open(struct dtp_lt **out, struct dtp_err *err)
 	*out = NULL;
 	if (!lt)
 		return dtp_fail(err, DTP_FAILED, "out of memory: no %zu bytes for matrix products", sizeof *lt);
-	enum dtp_code rc = dtp_cuda_table(DTP_LIB_CUBLASLT, symbols, sizeof symbols / sizeof *symbols, &lt->f, err);
+	enum dtp_code rc = load(&lt->f, err);
 	if (!rc)
 		rc = LT(lt, lt->f.cublasLtCreate(&lt->handle), err);
 	if (!rc)

@@ -12,7 +12,10 @@ enum { DTP_LT_ALIGN = 16 }; /* bytes: addresses and rows of all operands are mul
 
 struct dtp_lt;
 
-/* For the calling thread's CUDA device.  DTP_FAILED: the library is missing, or does not start. */
+/* Whether the library can be opened, without a look at a GPU: DTP_REFUSED if not. */
+enum dtp_code dtp_lt_library(struct dtp_err *err);
+
+/* For the calling thread's CUDA device.  DTP_REFUSED: the library is missing; DTP_FAILED: it does not start. */
 enum dtp_code dtp_lt_open(struct dtp_lt **out, struct dtp_err *err);
 void dtp_lt_close(struct dtp_lt *lt); /* NULL: nothing.  The stream must be done with the products. */
 

@@ -34,6 +34,51 @@ CUDA_VISIBLE_DEVICES=3 run --dtype fp32 --oversubscribe -o "$dir/shared.png"
 cmp -s "$dir/nccl.png" "$dir/shared.png" || fail "the pictures differ"
 done_
 
+# lacks NAME WHAT SETTING OPTION...: refused by the first process, before any rank is started.
+lacks() {
+	case_ "$1"
+	what=$2 setting=$3
+	shift 3
+	eval "export $setting"
+	run "$@" -o "$dir/x.png"
+	unset "${setting%%=*}"
+	[ $rc -eq 2 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+	says "^difftp: $what"
+	says '--device cpu computes without it'
+	! grep -q 'rank [01]' "$dir/stderr" || fail "a rank was started: $(cat "$dir/stderr")"
+	done_
+}
+lacks no_cublaslt "'cublasLtCreate' is missing" DIFFTP_EMU_MISSING=cublasLt
+lacks no_nccl "'ncclGetVersion' is missing" DIFFTP_EMU_MISSING=nccl
+lacks no_cudnn 'pictures need cuDNN, .*is missing' DIFFTP_EMU_MISSING=cudnn
+lacks old_cudnn 'pictures need cuDNN, .*cuDNN 9.7.1 is too old: expected 9.8' DIFFTP_EMU_CUDNN=90701
+lacks no_cudnn_for_attention '--attention cudnn: .*is missing' DIFFTP_EMU_MISSING=cudnn --output-type latent --attention cudnn
+
+case_ no_cudnn_no_nccl_and_no_need_of_them
+DIFFTP_EMU_MISSING=cudnn run --output-type latent -o "$dir/a.safetensors"
+[ $rc -eq 0 ] || fail "latents: exit code $rc: $(cat "$dir/stderr")"
+CUDA_VISIBLE_DEVICES=3 DIFFTP_EMU_MISSING=nccl run --oversubscribe -o "$dir/a.png"
+[ $rc -eq 0 ] || fail "a shared GPU: exit code $rc: $(cat "$dir/stderr")"
+done_
+
+# Each rank looks for itself, before it loads: another launcher may have put it on another machine.
+case_ a_rank_without_nccl_says_so_before_it_loads
+member() { # RANK
+	RANK=$1 LOCAL_RANK=$1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 "$emulated/difftp" --model $model -p fox --height 32 --width 32 --steps 1 --seed 1 \
+		--max-sequence-length 16 --device cuda --tp-degree 2 --launcher torchrun --rendezvous "file:$dir/meet" -o "$dir/x.png" \
+		>"$dir/out.$1" 2>"$dir/err.$1" </dev/null
+}
+(DIFFTP_EMU_MISSING=nccl member 1) &
+other=$!
+member 0
+rc=$?
+cp "$dir/err.0" "$dir/stderr"
+wait $other
+[ $rc -eq 2 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+says "'ncclGetVersion' is missing"
+! grep -q load "$dir/stderr" || fail "weights were read: $(cat "$dir/stderr")"
+done_
+
 case_ a_fault_of_nccl_is_told_with_its_rank
 DIFFTP_EMU_FAIL=ncclAllReduce:3 run -o "$dir/x.png"
 [ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"

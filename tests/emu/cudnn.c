@@ -13,6 +13,7 @@
 
 #include "library.h"
 #include "properties.h"
+#include "runtime.h"
 
 struct cudnnContext {
 	cudaStream_t stream;
@@ -192,6 +193,12 @@ static cudnnStatus_t create_descriptor(cudnnBackendDescriptorType_t type, cudnnB
 	return s;
 }
 
+/* DIFFTP_EMU_CUDNN=VERSION: another one. */
+static size_t version(void)
+{
+	return (size_t)emu_setting("DIFFTP_EMU_CUDNN", REAL(cudnnGetVersion)());
+}
+
 static cudnnStatus_t destroy_descriptor(cudnnBackendDescriptor_t d)
 {
 	struct pack **at = find_pack(d), *pack = *at;
@@ -254,7 +261,7 @@ void *emu_cudnn(const char *name, char *why, size_t size)
 {
 	static const struct { const char *name; void (*f)(void); } own[] = {
 #define OWN(name, f) {#name, (void (*)(void))(f)}
-		OWN(cudnnCreate, create), OWN(cudnnDestroy, destroy), OWN(cudnnSetStream, set_stream), OWN(cudnnBackendExecute, execute),
+		OWN(cudnnGetVersion, version), OWN(cudnnCreate, create), OWN(cudnnDestroy, destroy), OWN(cudnnSetStream, set_stream), OWN(cudnnBackendExecute, execute),
 		OWN(cudnnBackendCreateDescriptor, create_descriptor), OWN(cudnnBackendDestroyDescriptor, destroy_descriptor),
 		OWN(cudnnBackendSetAttribute, set_attribute), OWN(cudnnBackendGetAttribute, get_attribute),
 		OWN(cudnnBackendFinalize, finalize),

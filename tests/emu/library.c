@@ -3,13 +3,27 @@
 #include "library.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define dtp_cuda_symbol emu_real_symbol
 #include "../../cuda/library.c"
 #undef dtp_cuda_symbol
 
+/* DIFFTP_EMU_MISSING=cublasLt, cudnn or nccl: what begins so is not to be found. */
+static bool missing(const char *name)
+{
+	const char *prefix = getenv("DIFFTP_EMU_MISSING");
+
+	return prefix && *prefix && !strncmp(name, prefix, strlen(prefix));
+}
+
 void *dtp_cuda_symbol(enum dtp_cuda_library lib, const char *name, char *why, size_t size)
 {
+	if (missing(name)) {
+		snprintf(why, size, "the emulator hides it");
+		return NULL;
+	}
 	switch (lib) {
 	case DTP_LIB_CUBLASLT:
 		return emu_cublaslt(name, why, size);
