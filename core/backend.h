@@ -114,8 +114,8 @@ struct dtp_backend_ops {
 			     struct dtp_err *);
 	/* dst = src with conversion among F32, T; same shape, up to 4 dimensions (both strided). */
 	enum dtp_code (*copy)(struct dtp_backend *, struct dtp_tensor dst, struct dtp_tensor src, struct dtp_err *);
-	/* latents T [n] = latents + dt * noise T, in f32, rounded once. */
-	enum dtp_code (*euler_step)(struct dtp_backend *, struct dtp_tensor latents, struct dtp_tensor noise, float dt,
+	/* latents T [n] = latents + dt F32 [1] * noise T, in f32, rounded once. */
+	enum dtp_code (*euler_step)(struct dtp_backend *, struct dtp_tensor latents, struct dtp_tensor noise, struct dtp_tensor dt,
 				    struct dtp_err *);
 
 	/* ---- pictures, channels-last */

@@ -150,13 +150,6 @@ static enum dtp_code add_bias(struct dtp_backend *be, struct dtp_tensor x, const
 	return DTP_OK;
 }
 
-static enum dtp_code euler_step(struct dtp_backend *be, struct dtp_tensor latents, struct dtp_tensor noise, float dt,
-				struct dtp_err *err)
-{
-	(void)be, (void)latents, (void)noise, (void)dt, (void)err;
-	return DTP_OK;
-}
-
 static enum dtp_code conv2d(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w,
 			    const struct dtp_weight *bias, int stride, int pad_tl, int pad_br, struct dtp_err *err)
 {
@@ -241,7 +234,7 @@ static const struct dtp_backend_ops dry_ops = {
 	.silu = two,
 	.add = three,
 	.copy = two,
-	.euler_step = euler_step,
+	.euler_step = three,
 	.conv2d = conv2d,
 	.group_norm = group_norm,
 	.group_maps = group_maps,

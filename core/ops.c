@@ -276,10 +276,10 @@ void dtp_copy(struct dtp_ctx *c, struct dtp_tensor dst, struct dtp_tensor src)
 	end(c, DTP_OP_COPY, start, 0, 0);
 }
 
-void dtp_euler(struct dtp_ctx *c, struct dtp_tensor latents, struct dtp_tensor noise, float dt)
+void dtp_euler(struct dtp_ctx *c, struct dtp_tensor latents, struct dtp_tensor noise, struct dtp_tensor dt)
 {
 	double start;
-	if (!begin(c, &start) || !expect(c, dtp_numel(&latents) == dtp_numel(&noise), "step", latents, noise))
+	if (!begin(c, &start) || !expect(c, dtp_numel(&latents) == dtp_numel(&noise) && dtp_numel(&dt) == 1, "step", latents, noise))
 		return;
 	c->be->ops->euler_step(c->be, latents, noise, dt, &c->err);
 	end(c, DTP_OP_POINTWISE, start, 0, 0);

@@ -104,7 +104,8 @@ void dtp_residual(struct dtp_ctx *c, struct dtp_tensor x, struct dtp_tensor gate
 struct dtp_tensor dtp_silu(struct dtp_ctx *c, struct dtp_tensor x);
 struct dtp_tensor dtp_add(struct dtp_ctx *c, struct dtp_tensor a, struct dtp_tensor b);
 void dtp_copy(struct dtp_ctx *c, struct dtp_tensor dst, struct dtp_tensor src);
-void dtp_euler(struct dtp_ctx *c, struct dtp_tensor latents, struct dtp_tensor noise, float dt);
+/* latents += dt * noise; dt F32 [1]. */
+void dtp_euler(struct dtp_ctx *c, struct dtp_tensor latents, struct dtp_tensor noise, struct dtp_tensor dt);
 struct dtp_tensor dtp_conv(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x, int stride, int pad_tl, int pad_br);
 void dtp_conv_into(struct dtp_ctx *c, struct dtp_tensor out, const struct dtp_layer *l, struct dtp_tensor x, int stride,
 		   int pad_tl, int pad_br);

@@ -356,14 +356,43 @@ void dtp_run_condition(struct dtp_run *r)
 	r->ctx.dump = dump;
 }
 
+/* What the operations of a step are told, F32: the transformer's sinusoids, then single numbers.  They read it where it lies, so that
+ * all steps are the same work. */
+enum { TOLD_DT, TOLD_MINUS, TOLD_SCALE, TOLD };
+
+static int64_t told_sinusoids(const struct dtp_run *r)
+{
+	return dtp_transformer_sinusoids(&r->p->transformer) * r->p->transformer.config.time_channels;
+}
+
+static struct dtp_tensor told(const struct dtp_run *r, int number)
+{
+	return dtp_narrow(r->told, 0, told_sinusoids(r) + number, 1);
+}
+
+static void tell_step(struct dtp_run *r, int i)
+{
+	const struct dtp_schedule *s = &r->schedule;
+	float v[DTP_MAX_SINUSOIDS * DTP_MAX_TIME_CHANNELS + TOLD], *numbers = v + told_sinusoids(r);
+
+	dtp_transformer_fill_sinusoids(&r->p->transformer, model_time(r, s->timesteps[i]), model_guidance(r), v);
+	numbers[TOLD_DT] = s->sigmas[i + 1] - s->sigmas[i];
+	numbers[TOLD_MINUS] = -1;
+	numbers[TOLD_SCALE] = (float)r->req->guidance_scale;
+	if (dtp_ok(&r->ctx))
+		r->ctx.be->ops->upload(r->ctx.be, r->told, v, DTP_F32, &r->ctx.err);
+}
+
 /* One pass, or both at once; the reference records the inside of the transformer in the first one only. */
 static struct dtp_tensor predict(struct dtp_run *r, struct dtp_tensor input, int step, int pass)
 {
+	const struct dtp_transformer *t = &r->p->transformer;
+	int64_t shape[] = {dtp_transformer_sinusoids(t), t->config.time_channels};
 	struct dtp_dump *dump = r->ctx.dump;
 	if (step > 0 || pass > 0)
 		r->ctx.dump = NULL;
-	struct dtp_tensor noise = dtp_transformer_forward(&r->ctx, &r->p->transformer, &r->cond[pass], input,
-							  model_time(r, r->schedule.timesteps[step]), model_guidance(r));
+	struct dtp_tensor noise = dtp_transformer_forward(&r->ctx, t, &r->cond[pass], input,
+							  dtp_tensor_make(r->told.data, DTP_F32, 2, shape));
 	r->ctx.dump = dump;
 	return noise;
 }
@@ -371,8 +400,8 @@ static struct dtp_tensor predict(struct dtp_run *r, struct dtp_tensor input, int
 /* uncond + scale * (cond - uncond), in uncond's place; cond is used up.  Both sums are rounded as the reference's are. */
 static struct dtp_tensor guide(struct dtp_run *r, struct dtp_tensor cond, struct dtp_tensor uncond)
 {
-	dtp_euler(&r->ctx, cond, uncond, -1);
-	dtp_euler(&r->ctx, uncond, cond, (float)r->req->guidance_scale);
+	dtp_euler(&r->ctx, cond, uncond, told(r, TOLD_MINUS));
+	dtp_euler(&r->ctx, uncond, cond, told(r, TOLD_SCALE));
 	return uncond;
 }
 
@@ -385,7 +414,9 @@ struct dtp_tensor dtp_run_new_input(struct dtp_run *r)
 {
 	struct dtp_ctx *c = &r->ctx;
 	struct dtp_tensor input = dtp_new2(c, r->tokens + r->references, r->channels);
+	int64_t ntold = told_sinusoids(r) + TOLD;
 
+	r->told = dtp_new(c, DTP_F32, 1, &ntold);
 	if (dtp_ok(c))
 		c->be->ops->upload(c->be, dtp_run_latents(r, input), r->host, DTP_F32, &c->err);
 	if (dtp_ok(c) && r->references)
@@ -395,8 +426,8 @@ struct dtp_tensor dtp_run_new_input(struct dtp_run *r)
 
 void dtp_run_step(struct dtp_run *r, struct dtp_tensor input, int i)
 {
-	const struct dtp_schedule *s = &r->schedule;
 	uint64_t mark = dtp_arena_mark(&r->ctx.scratch);
+	tell_step(r, i);
 	struct dtp_tensor latents = dtp_run_latents(r, input), noise = predict(r, input, i, 0);
 
 	if (r->passes > 1) {
@@ -410,7 +441,7 @@ void dtp_run_step(struct dtp_run *r, struct dtp_tensor input, int i)
 	}
 	noise = dtp_run_latents(r, noise); /* what is said of the references is dropped */
 	dtp_stage(&r->ctx, noise, DTP_WHOLE, NULL, "step.%d.noise_pred", i);
-	dtp_euler(&r->ctx, latents, noise, s->sigmas[i + 1] - s->sigmas[i]);
+	dtp_euler(&r->ctx, latents, noise, told(r, TOLD_DT));
 	dtp_stage(&r->ctx, latents, DTP_WHOLE, NULL, "step.%d.latents", i);
 	dtp_arena_release(&r->ctx.scratch, mark);
 }

@@ -20,6 +20,7 @@ struct dtp_run {
 	int64_t (*ids)[DTP_MAX_AXES];     /* [tokens + references] */
 	uint64_t scratch[DTP_NPHASES];    /* bytes that each phase takes */
 	struct dtp_arena steps, picture;  /* scratch of transformer and VAE, from the first image to the last */
+	struct dtp_tensor told;           /* of the transformer's scratch: all that differs between steps (run.c) */
 	float *host;                      /* [tokens * channels]: noise, then final latents; NULL until the first image */
 	const float *reference_tokens;    /* [references, channels]: the session's; NULL in a dry run */
 	void *embeds;                     /* backend memory: [passes, L, joint_dim], alive from encode to the last step */

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_TIME_CHANNELS 4096
-
 static struct dtp_tensor rows(struct dtp_tensor x, int64_t begin, int64_t n)
 {
 	return dtp_narrow(x, 0, begin, n);
@@ -127,34 +125,44 @@ static float reference_exp(float x)
 }
 
 /* [cos(t f), sin(t f)], f_i = 10000^(-i/half): diffusers' Timesteps(flip_sin_to_cos=True, downscale_freq_shift=0). */
-static struct dtp_tensor sinusoid(struct dtp_ctx *c, float t, int64_t channels)
+static void fill_sinusoid(float t, int64_t channels, float *out)
 {
-	float v[MAX_TIME_CHANNELS];
 	int64_t half = channels / 2;
 	for (int64_t i = 0; i < half; i++) {
 		float angle = t * reference_exp(-9.210340371976184f * (float)i / (float)half);
-		v[i] = cosf(angle);
-		v[half + i] = sinf(angle);
+		out[i] = cosf(angle);
+		out[half + i] = sinf(angle);
 	}
-	return dtp_from_host(c, c->be->compute, 2, (int64_t[]){1, channels}, v);
 }
 
-static struct dtp_tensor embed_scalar(struct dtp_ctx *c, float value, int64_t channels, const struct dtp_layer *l1,
+int64_t dtp_transformer_sinusoids(const struct dtp_transformer *t)
+{
+	return t->config.guidance_embeds ? DTP_MAX_SINUSOIDS : 1;
+}
+
+void dtp_transformer_fill_sinusoids(const struct dtp_transformer *t, float time, float guidance, float *out)
+{
+	fill_sinusoid(time, t->config.time_channels, out);
+	if (t->config.guidance_embeds)
+		fill_sinusoid(guidance, t->config.time_channels, out + t->config.time_channels);
+}
+
+static struct dtp_tensor embed_scalar(struct dtp_ctx *c, struct dtp_tensor sinusoid, const struct dtp_layer *l1,
 				      const struct dtp_layer *l2, const char *proj_name, const char *embed_name)
 {
-	struct dtp_tensor proj = sinusoid(c, value, channels);
+	struct dtp_tensor proj = dtp_new2(c, 1, sinusoid.shape[1]);
+	dtp_copy(c, proj, sinusoid);
 	struct dtp_tensor e = dtp_linear(c, l2, dtp_silu(c, dtp_linear(c, l1, proj)));
 	dtp_stage_plain(c, proj, "step0.%s", proj_name);
 	dtp_stage_plain(c, e, "step0.%s", embed_name);
 	return e;
 }
 
-static struct dtp_tensor embed_time(struct dtp_ctx *c, const struct dtp_transformer *t, float time, float guidance)
+static struct dtp_tensor embed_time(struct dtp_ctx *c, const struct dtp_transformer *t, struct dtp_tensor sinusoids)
 {
-	int64_t n = t->config.time_channels;
-	struct dtp_tensor temb = embed_scalar(c, time, n, &t->time_1, &t->time_2, "time_proj", "timestep_embed");
+	struct dtp_tensor temb = embed_scalar(c, rows(sinusoids, 0, 1), &t->time_1, &t->time_2, "time_proj", "timestep_embed");
 	if (t->config.guidance_embeds)
-		temb = dtp_add(c, temb, embed_scalar(c, guidance, n, &t->guidance_1, &t->guidance_2, "guidance_proj",
+		temb = dtp_add(c, temb, embed_scalar(c, rows(sinusoids, 1, 1), &t->guidance_1, &t->guidance_2, "guidance_proj",
 						     "guidance_embed"));
 	dtp_stage_plain(c, temb, "step0.temb");
 	return temb;
@@ -371,8 +379,8 @@ static void double_blocks(struct dtp_ctx *c, const struct dtp_transformer *t, co
 }
 
 struct dtp_tensor dtp_transformer_forward(struct dtp_ctx *c, const struct dtp_transformer *t,
-					  const struct dtp_conditioning *cond, struct dtp_tensor latents, float time,
-					  float guidance)
+					  const struct dtp_conditioning *cond, struct dtp_tensor latents,
+					  struct dtp_tensor sinusoids)
 {
 	const struct dtp_transformer_config *cfg = &t->config;
 	int64_t B = cond->passes, N = latents.shape[0], L = cond->text.shape[0] / B, S = L + N;
@@ -381,7 +389,7 @@ struct dtp_tensor dtp_transformer_forward(struct dtp_ctx *c, const struct dtp_tr
 	c->tree = &t->tree;
 	struct dtp_tensor out = dtp_new2(c, B * N, cfg->out_channels);
 	uint64_t mark = dtp_arena_mark(&c->scratch);
-	struct dtp_tensor temb = embed_time(c, t, time, guidance), silu = dtp_silu(c, temb), x = dtp_new2(c, B * S, cfg->width);
+	struct dtp_tensor temb = embed_time(c, t, sinusoids), silu = dtp_silu(c, temb), x = dtp_new2(c, B * S, cfg->width);
 	double_blocks(c, t, cond, latents, silu, x);
 
 	struct dtp_tensor mod_single = dtp_linear(c, &t->mod_single, silu), mod_out = dtp_linear(c, &t->norm_out, silu);
@@ -535,7 +543,7 @@ static enum dtp_code read_config(const struct dtp_json *doc, struct dtp_transfor
 	    dtp_json_int_or(doc, NULL, "attention_head_dim", 2, 4096, &cfg->head_dim, err) ||
 	    dtp_json_int_or(doc, NULL, "num_attention_heads", 1, 4096, &cfg->heads, err) ||
 	    dtp_json_int_or(doc, NULL, "joint_attention_dim", 1, MAX_WIDTH, &cfg->joint_dim, err) ||
-	    dtp_json_int_or(doc, NULL, "timestep_guidance_channels", 2, MAX_TIME_CHANNELS, &cfg->time_channels, err) ||
+	    dtp_json_int_or(doc, NULL, "timestep_guidance_channels", 2, DTP_MAX_TIME_CHANNELS, &cfg->time_channels, err) ||
 	    dtp_json_double_or(doc, NULL, "mlp_ratio", 1e-3, 64, &ratio, err) ||
 	    dtp_json_double_or(doc, NULL, "rope_theta", 1, 1e12, &cfg->rope_theta, err) ||
 	    dtp_json_double_or(doc, NULL, "eps", 0, 1, &cfg->eps, err) ||

@@ -8,6 +8,7 @@
 
 #define DTP_TRANSFORMER_CLASS "Flux2Transformer2DModel"
 #define DTP_MAX_AXES 4
+#define DTP_MAX_TIME_CHANNELS 4096
 
 struct dtp_transformer_config {
 	int64_t in_channels, out_channels; /* of a packed token */
@@ -58,10 +59,16 @@ struct dtp_conditioning {
 void dtp_transformer_condition(struct dtp_ctx *c, const struct dtp_transformer *t, struct dtp_tensor prompts,
 			       const int64_t (*image_ids)[DTP_MAX_AXES], int64_t n, struct dtp_conditioning *out);
 
-/* One prediction per pass: latents [N, in_channels], the same for all, at a time and a guidance scale in the model's units
- * (both times 1000, rounded as the caller wants them) -> [B * N, out_channels], compute dtype.  The passes go through the layers
- * together, as rows; only attention keeps them apart.  N may include reference tokens.  Stages, of pass 0: step0.*. */
+/* A time and a guidance scale in the model's units (both times 1000, rounded as the caller wants them), as the forward pass takes them:
+ * rows of time_channels, of which a model that embeds no guidance has one, else two (MAX_SINUSOIDS). */
+#define DTP_MAX_SINUSOIDS 2
+int64_t dtp_transformer_sinusoids(const struct dtp_transformer *t); /* rows */
+void dtp_transformer_fill_sinusoids(const struct dtp_transformer *t, float time, float guidance, float *out);
+
+/* One prediction per pass: latents [N, in_channels], the same for all, at the time and guidance of sinusoids (F32, as filled above, in the
+ * backend's memory) -> [B * N, out_channels], compute dtype.  The passes go through the layers together, as rows; only attention
+ * keeps them apart.  N may include reference tokens.  Stages, of pass 0: step0.*. */
 struct dtp_tensor dtp_transformer_forward(struct dtp_ctx *c, const struct dtp_transformer *t,
-					  const struct dtp_conditioning *cond, struct dtp_tensor latents, float time,
-					  float guidance);
+					  const struct dtp_conditioning *cond, struct dtp_tensor latents,
+					  struct dtp_tensor sinusoids);
 #endif

@@ -101,7 +101,8 @@ enum dtp_code dtp_cuda_add_bias(struct dtp_backend *, struct dtp_tensor x, const
 enum dtp_code dtp_cuda_silu(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, struct dtp_err *);
 enum dtp_code dtp_cuda_add(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor a, struct dtp_tensor b, struct dtp_err *);
 enum dtp_code dtp_cuda_copy(struct dtp_backend *, struct dtp_tensor dst, struct dtp_tensor src, struct dtp_err *);
-enum dtp_code dtp_cuda_euler_step(struct dtp_backend *, struct dtp_tensor latents, struct dtp_tensor noise, float dt, struct dtp_err *);
+enum dtp_code dtp_cuda_euler_step(struct dtp_backend *, struct dtp_tensor latents, struct dtp_tensor noise, struct dtp_tensor dt,
+				   struct dtp_err *);
 enum dtp_code dtp_cuda_attention(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k, struct dtp_tensor v,
 				 const struct dtp_attention *, struct dtp_err *);
 enum dtp_code dtp_cuda_conv2d(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w,

@@ -17,10 +17,10 @@ struct sum_of {
 };
 
 struct step_by {
-	float dt;
+	const float *dt;
 	__device__ float operator()(float a, float b) const
 	{
-		return a + dt * b;
+		return a + *dt * b;
 	}
 };
 
@@ -67,7 +67,9 @@ cudaError_t dtp_k_add(cudaStream_t stream, struct dtp_tensor out, struct dtp_ten
 	return launch(stream, out, a, b, sum_of{});
 }
 
-cudaError_t dtp_k_euler_step(cudaStream_t stream, struct dtp_tensor latents, struct dtp_tensor noise, float dt)
+cudaError_t dtp_k_euler_step(cudaStream_t stream, struct dtp_tensor latents, struct dtp_tensor noise, const float *dt)
 {
+	if (reinterpret_cast<uintptr_t>(dt) % sizeof *dt)
+		return cudaErrorInvalidValue;
 	return launch(stream, latents, latents, noise, step_by{dt});
 }

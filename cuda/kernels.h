@@ -37,10 +37,10 @@ cudaError_t dtp_k_swiglu(cudaStream_t, struct dtp_tensor out, struct dtp_tensor 
 cudaError_t dtp_k_gated_residual(cudaStream_t, struct dtp_tensor x, struct dtp_tensor gate, struct dtp_tensor y);
 /* x [M,K] T += bias [K].  (x strided) */
 cudaError_t dtp_k_add_bias(cudaStream_t, struct dtp_tensor x, const float *bias);
-/* Dense, any shape, T: out = silu(x); out = a + b; latents += dt * noise. */
+/* Dense, any shape, T: out = silu(x); out = a + b; latents += dt * noise, dt in device memory. */
 cudaError_t dtp_k_silu(cudaStream_t, struct dtp_tensor out, struct dtp_tensor x);
 cudaError_t dtp_k_add(cudaStream_t, struct dtp_tensor out, struct dtp_tensor a, struct dtp_tensor b);
-cudaError_t dtp_k_euler_step(cudaStream_t, struct dtp_tensor latents, struct dtp_tensor noise, float dt);
+cudaError_t dtp_k_euler_step(cudaStream_t, struct dtp_tensor latents, struct dtp_tensor noise, const float *dt);
 /* dst = src among F32, BF16, F16; same shape, up to 4 dimensions.  (both strided) */
 cudaError_t dtp_k_copy(cudaStream_t, struct dtp_tensor dst, struct dtp_tensor src);
 /* out [M,K] T: row ids[i] - first_row of table [rows,K] T, zeros where there is none; ids [M] in device memory.  (out strided) */

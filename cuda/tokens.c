@@ -138,7 +138,8 @@ enum dtp_code dtp_cuda_copy(struct dtp_backend *be, struct dtp_tensor dst, struc
 	return DTP_CUDA(dtp_k_copy(dtp_cuda_of(be)->stream, dst, src), err);
 }
 
-enum dtp_code dtp_cuda_euler_step(struct dtp_backend *be, struct dtp_tensor latents, struct dtp_tensor noise, float dt, struct dtp_err *err)
+enum dtp_code dtp_cuda_euler_step(struct dtp_backend *be, struct dtp_tensor latents, struct dtp_tensor noise, struct dtp_tensor dt,
+				   struct dtp_err *err)
 {
-	return DTP_CUDA(dtp_k_euler_step(dtp_cuda_of(be)->stream, latents, noise, dt), err);
+	return DTP_CUDA(dtp_k_euler_step(dtp_cuda_of(be)->stream, latents, noise, dt.data), err);
 }

@@ -88,7 +88,7 @@ static void pointwise_silu_add_euler(void **state)
 			check_values("add", out, ref, 1);
 			for (int64_t i = 0; i < n; i++)
 				ref[i] = (float)(a[i] + (double)dt * b[i]);
-			MUST(be->ops->euler_step(be, x, y, dt, err));
+			MUST(be->ops->euler_step(be, x, y, dtp_tensor_make(&dt, DTP_F32, 1, (int64_t[]){1}), err));
 			check_values("euler", x, ref, 2);
 			free(x.data), free(y.data), free(out.data), free(a), free(b), free(ref);
 		}

@@ -154,7 +154,7 @@ enum dtp_code dtp_cpu_silu(struct dtp_backend *be, struct dtp_tensor out, struct
 enum dtp_code dtp_cpu_add(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor a, struct dtp_tensor b,
 			  struct dtp_err *err);
 enum dtp_code dtp_cpu_copy(struct dtp_backend *be, struct dtp_tensor dst, struct dtp_tensor src, struct dtp_err *err);
-enum dtp_code dtp_cpu_euler_step(struct dtp_backend *be, struct dtp_tensor latents, struct dtp_tensor noise, float dt,
+enum dtp_code dtp_cpu_euler_step(struct dtp_backend *be, struct dtp_tensor latents, struct dtp_tensor noise, struct dtp_tensor dt,
 				 struct dtp_err *err);
 
 /* conv.c */

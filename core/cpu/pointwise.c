@@ -125,11 +125,12 @@ enum dtp_code dtp_cpu_add(struct dtp_backend *be, struct dtp_tensor out, struct 
 	return DTP_OK;
 }
 
-enum dtp_code dtp_cpu_euler_step(struct dtp_backend *be, struct dtp_tensor latents, struct dtp_tensor noise, float dt,
+enum dtp_code dtp_cpu_euler_step(struct dtp_backend *be, struct dtp_tensor latents, struct dtp_tensor noise, struct dtp_tensor dt,
 				 struct dtp_err *err)
 {
 	struct dtp_tensor l = as_row(latents), e = as_row(noise);
 	int64_t cols = l.shape[1], pieces = PER_ROW(cols);
+	float by = *(const float *)dt.data;
 
 	(void)err;
 #pragma omp parallel for num_threads(dtp_cpu_of(be)->threads)
@@ -138,7 +139,7 @@ enum dtp_code dtp_cpu_euler_step(struct dtp_backend *be, struct dtp_tensor laten
 		float x[DTP_PIECE], y[DTP_PIECE];
 		dtp_vec_load(x, element(&l, 0, col), l.dtype, n);
 		dtp_vec_load(y, element(&e, 0, col), e.dtype, n);
-		dtp_vec_add_scaled(x, y, dt, n);
+		dtp_vec_add_scaled(x, y, by, n);
 		dtp_vec_store(element(&l, 0, col), l.dtype, x, n);
 	}
 	return DTP_OK;

@@ -253,6 +253,7 @@ static void kernel_add_bias(void **state)
 
 static void kernel_silu_add_euler(void **state)
 {
+	float step = -0.2421f;
 	(void)state;
 	FOR_EACH_TYPE(be, t)
 		for (size_t i = 0; i < 2 * NSIZES; i++) {
@@ -269,8 +270,8 @@ static void kernel_silu_add_euler(void **state)
 			OK(dtp_k_add(NULL, a_dev, a_dev, a_dev)); /* a sum of one and the same */
 			MUST(be->ops->add(be, a, a, a, err));
 			check_same("add to itself", a, a_dev, 1, 1);
-			OK(dtp_k_euler_step(NULL, b_dev, dev, -0.2421f));
-			MUST(be->ops->euler_step(be, b, out, -0.2421f, err));
+			OK(dtp_k_euler_step(NULL, b_dev, dev, floats_to_device(&step, 1, 4)));
+			MUST(be->ops->euler_step(be, b, out, dtp_tensor_make(&step, DTP_F32, 1, (int64_t[]){1}), err));
 			check_same("euler_step", b, b_dev, 2, 1);
 			free(a.data), free(b.data), free(out.data);
 		}
@@ -665,7 +666,8 @@ static void kernel_refused(void **state)
 	REFUSED(dtp_k_add_bias(NULL, good, off));
 	REFUSED(dtp_k_silu(NULL, bad, good));
 	REFUSED(dtp_k_add(NULL, good, good, bad));
-	REFUSED(dtp_k_euler_step(NULL, good, bad, 1));
+	REFUSED(dtp_k_euler_step(NULL, good, bad, v));
+	REFUSED(dtp_k_euler_step(NULL, good, good, off));
 	REFUSED(dtp_k_copy(NULL, good, bad));
 	REFUSED(dtp_k_copy(NULL, i32, good));
 	REFUSED(dtp_k_embedding(NULL, good, (int32_t *)off, good, 0));
