@@ -4,7 +4,7 @@
  * DEGREES and ARCHITECTURES: "1,2,4" ranks and "80,90" compute capabilities.  The model's own code runs on the backend that computes nothing, which
  * is told to write down shapes; each is then planned for GPUs that are not here.  A line per architecture; exits 1 with the shapes that
  * have no plan, but for attention that cuDNN is not meant for: in F32, causal, or with heads beyond 256. */
-#include "run.h"
+#include "../dry_run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,21 +63,13 @@ static enum dtp_code attention(struct dtp_backend *be, struct dtp_tensor out, st
 	return DTP_OK;
 }
 
-/* A dry run has no weights: the filter's side follows from those of the pictures; of the two that a stride of 2 leaves, it is the odd. */
-static int64_t filter_side(int64_t in, int64_t out, int stride, int pads)
-{
-	int64_t k = in + pads - (out - 1) * stride;
-
-	return k % 2 ? k : k - 1;
-}
-
 static enum dtp_code conv2d(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w,
 			    const struct dtp_weight *bias, int stride, int pad_top_left, int pad_bottom_right, struct dtp_err *err)
 {
 	const struct dtp_dnn_conv s = {
 		.dtype = x.dtype, .h = x.shape[0], .w = x.shape[1], .c = x.shape[2], .n = out.shape[2],
-		.kh = filter_side(x.shape[0], out.shape[0], stride, pad_top_left + pad_bottom_right),
-		.kw = filter_side(x.shape[1], out.shape[1], stride, pad_top_left + pad_bottom_right),
+		.kh = dry_filter_side(x.shape[0], out.shape[0], stride, pad_top_left + pad_bottom_right),
+		.kw = dry_filter_side(x.shape[1], out.shape[1], stride, pad_top_left + pad_bottom_right),
 		.stride = stride, .pad_top_left = pad_top_left, .pad_bottom_right = pad_bottom_right, .bias = true,
 	};
 	int i = 0;
@@ -92,46 +84,10 @@ static enum dtp_code conv2d(struct dtp_backend *be, struct dtp_tensor out, struc
 	return DTP_OK;
 }
 
-/* A whole run of rank 0, dry. */
-static void run(const char *model, int64_t side, int references, int degree, enum dtp_dtype t)
+static void watch(struct dtp_backend_ops *ops)
 {
-	const struct dtp_options options = {.model = model, .tp_degree = degree, .compute = t, .references = references > 0, .no_tokenizer = true};
-	const struct dtp_picture reference = {.height = side, .width = side};
-	struct dtp_request req = {.prompt = "", .images = &reference, .nimages = references, .height = side, .width = side, .guidance_scale = -1};
-	struct dtp_comm comm = {.rank = 0, .size = degree, .mon = &dtp_monitor_none};
-	struct dtp_err err = DTP_ERR_INIT;
-	struct dtp_backend_ops ops;
-	struct dtp_backend *be;
-	struct dtp_pipeline *p;
-	struct dtp_run r;
-	void *latents = NULL;
-
-	if (dtp_pipeline_open(&options, &dtp_monitor_none, &p, &err) || dtp_pipeline_resolve(p, &req, &err) || dtp_backend_dry(t, DTP_DEVICE_CUDA, &be, &err))
-		die(err.message);
-	ops = *be->ops;
-	ops.attention = attention;
-	ops.conv2d = conv2d;
-	be->ops = &ops;
-	dtp_run_bind(p, DTP_OUTPUT_PNG, 0);
-	if (dtp_run_init(&r, p, &req, be, &comm, &dtp_monitor_none, &err))
-		die(err.message);
-	for (int phase = 0; phase < DTP_NPHASES; phase++) {
-		dtp_arena_measure(&r.ctx.scratch);
-		r.ctx.scratch.be = be;
-		if (phase == DTP_TEXT)
-			dtp_run_encode(&r);
-		else if (phase == DTP_TRANSFORMER)
-			dtp_run_condition(&r), dtp_run_step(&r, dtp_run_new_input(&r), 0);
-		else if (phase == DTP_VAE)
-			dtp_run_decode(&r, &latents);
-		else if (references)
-			dtp_run_references(&r, NULL);
-	}
-	if (!dtp_ok(&r.ctx))
-		die(r.ctx.err.message);
-	dtp_run_free(&r);
-	be->ops->destroy(be);
-	dtp_pipeline_close(p);
+	ops->attention = attention;
+	ops->conv2d = conv2d;
 }
 
 /* ---- what is answered */
@@ -208,8 +164,11 @@ int main(int argc, char **argv)
 	if (argc != 6)
 		die("usage: tool_graphs DIR SIDE REFERENCES DEGREES ARCHITECTURES");
 	for (const char *list = argv[4]; next(&list, &n);) {
-		run(argv[1], atoll(argv[2]), atoi(argv[3]) > 0, n, DTP_BF16);
-		run(argv[1], atoll(argv[2]), atoi(argv[3]) > 0, n, DTP_F32);
+		struct dry_run d = {.model = argv[1], .side = atoll(argv[2]), .reference = atoi(argv[3]) > 0, .degree = n, .t = DTP_BF16,
+				    .device = DTP_DEVICE_CUDA};
+		dry_run(&d, watch, NULL);
+		d.t = DTP_F32;
+		dry_run(&d, watch, NULL);
 	}
 	for (const char *list = argv[5]; next(&list, &n);) {
 		struct answer a = {.workspace = 0};
