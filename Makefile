@@ -33,7 +33,7 @@ CLI := $(filter-out cli/main.c,$(wildcard cli/*.c))
 PLANS := $(wildcard plans/*.json)
 include cuda/build.mk
 OBJ := $(patsubst %,$(O)/%.o,$(CORE) $(CLI)) $(patsubst %,$(B)/%.o,$(CUDA)) $(O)/plans.o
-TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c tests/tool_*.c)) $(EMU_TESTS)
+TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c tests/tool_*.c)) $(GPU_TESTS)
 VERSION := $(shell cat VERSION)
 
 # The program of the current variant; the release one is also ./difftp.
@@ -84,9 +84,9 @@ test-long: $(B)/difftp tests difftp
 man: $(B)/difftp
 	$(B)/difftp man > docs/difftp.1
 
-# Speed of the CPU backend's operations at FLUX.2-klein-4B's shapes, beside the measured peak: make bench-ops [ARGS="fp32 2 conv"]
+# Speed of a backend's operations at a model's shapes, beside the roofline: make bench-ops MODEL=DIR [ARGS="--threads 2 --only conv"]
 bench-ops: $(B)/tests/bench_ops
-	$< $(ARGS)
+	$< --model $(MODEL) $(ARGS)
 
 # The parsers of foreign bytes under libFuzzer, with clang; make fuzz FUZZ_SECONDS=60 also runs each for as long.
 FUZZ := build/fuzz
