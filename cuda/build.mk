@@ -11,7 +11,7 @@ CUDA_CPPFLAGS := -isystem $(CUDA_HOME)/include
 CUDA_SOURCES := $(filter-out cuda/absent.c,$(wildcard cuda/*.c cuda/*.cu))
 ifneq ($(EMULATE),)
 CUDA := $(filter-out cuda/library.c,$(CUDA_SOURCES)) $(filter-out tests/emu/test_% tests/emu/tool_%,$(wildcard tests/emu/*.c tests/emu/*.cc))
-EMU_TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/emu/test_*.c tests/emu/tool_*.c))
+GPU_TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/emu/test_*.c tests/emu/tool_*.c))
 # A driver that does nothing, for cuDNN; tests/emu/cudnn.c opens it.
 LIBCUDA := $(B)/tests/emu/libcuda.so.1
 $(LIBCUDA): tests/emu/libcuda.sh
@@ -25,15 +25,18 @@ CUDA := $(CUDA_SOURCES)
 # Its runtime is part of the program; what the loader does not find itself is looked for beside the compiler.
 LDLIBS += $(CUDA_HOME)/lib64/libcudart_static.a -ldl -lrt
 LDFLAGS += -Wl,-rpath,$(CUDA_HOME)/lib64
+# Of the emulator's tests those that ask nothing of it: to be run on a GPU.
+GPU_TESTS := $(addprefix $(B)/tests/emu/,test_kernels test_cublaslt test_cudnn test_dnn)
+$(B)/tests/emu/test_dnn: $(B)/tests/emu/properties.c.o
 else
 CUDA := $(wildcard cuda/absent.c)
 endif
 
-# What tests/cli/emulated.sh runs, and what it asks first.
-emulated-tests: $(B)/difftp $(B)/tests/test_golden $(EMU_TESTS)
+# What tests/cli/emulated.sh runs, or a machine with a GPU; and what both ask first.
+emulated-tests gpu-tests: $(B)/difftp $(B)/tests/test_golden $(GPU_TESTS)
 which-nvcc:
 	@echo $(NVCC)
-.PHONY: emulated-tests which-nvcc
+.PHONY: emulated-tests gpu-tests which-nvcc
 
 newest = $(lastword $(CUDA_ARCHS))
 GENCODE = $(if $(filter native,$(CUDA_ARCHS)),-arch=native,$(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
@@ -51,7 +54,7 @@ $(B)/cuda/%.c.o: cuda/%.c
 $(B)/tests/emu/%.c.o: tests/emu/%.c
 	@mkdir -p $(@D)
 	$(call say,CC)
-	$(Q)$(CC) $(CPPFLAGS) $(CUDA_CPPFLAGS) $(CFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(CPPFLAGS) $(if $(EMULATE),-DDTP_EMULATED) $(CUDA_CPPFLAGS) $(CFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 $(B)/tests/emu/%.cc.o: tests/emu/%.cc
 	@mkdir -p $(@D)
 	$(call say,CXX)

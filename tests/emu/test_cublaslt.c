@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stand-in for cuBLASLt: products are right, and whatever the library would not take, or not notice, ends the process. */
+/* The stand-in for cuBLASLt: products are right, and whatever the library would not take, or not notice, ends the process.  On a GPU: the
+ * library's own products. */
 #include "scenes.h"
 
-#include "library.h"
+#include "../../cuda/cuda.h"
 
 #include <cublasLt.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cuda/dnn.h without a GPU: the real cuDNN plans for GPUs that are described.  What runs is in test_dnn_run.c. */
+/* cuda/dnn.h for GPUs that are described: the real cuDNN plans for them wherever this runs.  What runs is in test_cudnn.c. */
 #include "../support.h"
 
 #include <dirent.h>

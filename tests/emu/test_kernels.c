@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every own kernel against the CPU backend's operation: shapes with tails, rows with gaps, addresses that are aligned for wide moves and
- * such that are only for elements.  Nothing here knows the emulator: the runtime API is all that is used. */
+ * such that are only for elements.  Nothing here knows the emulator: the runtime API is all that is used (make gpu-tests). */
 #include "../op.h"
 
 #include <cuda_runtime_api.h>
 
 #include "../../cuda/kernels.h"
+#include "where.h"
 
 #define OK(call) \
 	do { \
@@ -709,14 +710,12 @@ int main(int argc, char **argv)
 		cmocka_unit_test(kernel_quantise),	     cmocka_unit_test(kernel_weights),
 		cmocka_unit_test(kernel_rows_alone),	     cmocka_unit_test(kernel_refused),
 	};
-	/* In which order the emulator lets threads and blocks run; a GPU does not ask. */
-	static const char *const orders[] = {"forward", "reverse", "rotated"};
 	int failed = 0;
 	if (argc > 1)
 		cmocka_set_test_filter(argv[1]);
-	for (int i = 0; i < 3; i++) {
-		setenv("DIFFTP_EMU_ORDER", orders[i], 1);
-		failed += cmocka_run_group_tests_name(orders[i], tests, NULL, NULL);
+	for (int i = 0; i < NORDERS; i++) {
+		setenv("DIFFTP_EMU_ORDER", thread_orders[i], 1);
+		failed += cmocka_run_group_tests_name(thread_orders[i], tests, NULL, NULL);
 	}
 	return failed != 0;
 }
