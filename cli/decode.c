@@ -2,6 +2,7 @@
 /* The command that turns a file of latents into a picture. */
 #include "commands.h"
 #include "decode.h"
+#include "device.h"
 #include "fit.h"
 #include "host.h"
 #include "image.h"
@@ -18,6 +19,11 @@ static void show_stage(void *arg, enum dtp_phase phase, const char *text)
 	dtp_progress_event(arg, &event);
 }
 
+static void note(void *arg, const char *text)
+{
+	dtp_progress_note(arg, text);
+}
+
 static void warn(void *arg, const char *text)
 {
 	dtp_progress_warn(arg, text);
@@ -31,19 +37,25 @@ static enum dtp_dtype dtype_of(const struct dtp_args *args, const struct dtp_lat
 	return l->dtype == DTP_BF16 ? DTP_BF16 : DTP_F32;
 }
 
-static enum dtp_code check_memory(const struct dtp_decoder *d, struct dtp_err *err)
+static enum dtp_device device_of(const struct dtp_seated *seated)
 {
-	struct dtp_host_memory host = dtp_host_memory("");
-	uint64_t needed = dtp_decoder_memory(d) + dtp_rank_base_bytes(DTP_DEVICE_CPU);
-
-	if (needed <= host.available)
-		return DTP_OK;
-	struct dtp_text_pair sizes = dtp_bytes_apart(needed, host.available);
-	return dtp_fail(err, DTP_REFUSED, "not enough memory: decoding takes %s, %s are available", sizes.a.s, sizes.b.s);
+	return seated->memory.n ? DTP_DEVICE_CUDA : DTP_DEVICE_CPU;
 }
 
-static enum dtp_code draw(const struct dtp_args *args, const char *path, struct dtp_decoder *d, enum dtp_dtype compute, const struct dtp_monitor *mon,
-			  struct dtp_err *err)
+static enum dtp_code check_memory(const struct dtp_decoder *d, const struct dtp_seated *seated, struct dtp_err *err)
+{
+	uint64_t available = seated->memory.n ? dtp_limit(&seated->memory, 0) : dtp_host_memory("").available;
+	uint64_t needed = dtp_decoder_memory(d) + dtp_rank_base_bytes(device_of(seated));
+
+	if (needed <= available)
+		return DTP_OK;
+	struct dtp_text_pair sizes = dtp_bytes_apart(needed, available);
+	return dtp_fail(err, DTP_REFUSED, "not enough memory: decoding takes %s, %s %s", sizes.a.s, sizes.b.s,
+			seated->memory.n ? "is what the GPU has" : "are available");
+}
+
+static enum dtp_code draw(const struct dtp_args *args, const char *path, struct dtp_decoder *d, const struct dtp_seated *seated,
+			  enum dtp_dtype compute, const struct dtp_monitor *mon, struct dtp_err *err)
 {
 	static const struct dtp_png_text software[] = {{"Software", "difftp " DTP_VERSION, true}};
 	int threads = args->threads ? (int)args->threads : dtp_host_threads("");
@@ -55,7 +67,7 @@ static enum dtp_code draw(const struct dtp_args *args, const char *path, struct 
 	uint8_t *rgb = malloc((size_t)(3 * image.height * image.width));
 	if (!rgb)
 		return dtp_fail(err, DTP_FAILED, "out of memory for a picture of %lldx%lld", (long long)image.width, (long long)image.height);
-	enum dtp_code code = dtp_backend_cpu(compute, threads, &be, err);
+	enum dtp_code code = dtp_device_open(seated, compute, threads, DTP_ATTENTION_AUTO, mon, &be, err);
 	if (code == DTP_OK) {
 		code = dtp_decoder_run(d, be, mon, rgb, err);
 		be->ops->destroy(be);
@@ -72,10 +84,21 @@ static enum dtp_code draw(const struct dtp_args *args, const char *path, struct 
 	return code;
 }
 
+static enum dtp_code find_device(const struct dtp_args *args, struct dtp_progress *progress, struct dtp_seated *seated, struct dtp_err *err)
+{
+	struct dtp_gpus gpus;
+
+	if (dtp_device_find(args, &gpus, warn, progress, err) || (gpus.n && dtp_device_libraries(args, true, false, err)))
+		return err->code;
+	dtp_device_alone(&gpus, seated);
+	return DTP_OK;
+}
+
 static enum dtp_code decode(const struct dtp_args *args, struct dtp_progress *progress, struct dtp_err *err)
 {
 	struct dtp_monitor mon = dtp_monitor_none;
 	struct dtp_decoder *d = NULL;
+	struct dtp_seated seated;
 	struct dtp_latents l;
 
 	if (!args->nwords)
@@ -84,6 +107,7 @@ static enum dtp_code decode(const struct dtp_args *args, struct dtp_progress *pr
 		return dtp_fail(err, DTP_REFUSED, "option '--model' is missing: the folder of the pipeline, of which the VAE is needed");
 	mon.arg = progress;
 	mon.stage = show_stage;
+	mon.note = note;
 	mon.warn = warn;
 	if (args->output && dtp_name_is_pattern(args->output))
 		return dtp_fail(err, DTP_REFUSED, "output '%s': decode writes one picture, of which a pattern knows nothing", args->output);
@@ -91,12 +115,13 @@ static enum dtp_code decode(const struct dtp_args *args, struct dtp_progress *pr
 		return err->code;
 	char *path = dtp_output_name(args, 0, 0, 1, dtp_output_free(args, 1));
 	enum dtp_dtype compute = dtype_of(args, &l);
-	enum dtp_code code = path ? dtp_decoder_open(args->model, compute, &l, args->height, args->width, &mon, &d, err)
-				  : dtp_fail(err, DTP_FAILED, "out of memory");
+	enum dtp_code code = path ? find_device(args, progress, &seated, err) : dtp_fail(err, DTP_FAILED, "out of memory");
 	if (code == DTP_OK)
-		code = check_memory(d, err);
+		code = dtp_decoder_open(args->model, compute, device_of(&seated), &l, args->height, args->width, &mon, &d, err);
 	if (code == DTP_OK)
-		code = draw(args, path, d, compute, &mon, err);
+		code = check_memory(d, &seated, err);
+	if (code == DTP_OK)
+		code = draw(args, path, d, &seated, compute, &mon, err);
 	free(path);
 	dtp_decoder_close(d);
 	dtp_latents_free(&l);

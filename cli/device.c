@@ -255,6 +255,13 @@ enum dtp_code dtp_device_agree(const struct dtp_args *args, struct dtp_comm *wor
 	return code;
 }
 
+void dtp_device_alone(const struct dtp_gpus *gpus, struct dtp_seated *out)
+{
+	*out = (struct dtp_seated){0};
+	dtp_device_limits(gpus, 1, &out->memory);
+	cache_folder(out->cache, sizeof out->cache);
+}
+
 enum dtp_code dtp_device_open(const struct dtp_seated *seated, enum dtp_dtype compute, int threads, enum dtp_cuda_attention attention,
 			      const struct dtp_monitor *mon, struct dtp_backend **out, struct dtp_err *err)
 {

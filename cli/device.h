@@ -38,6 +38,8 @@ struct dtp_seated {
 };
 enum dtp_code dtp_device_agree(const struct dtp_args *args, struct dtp_comm *world, int local_rank, struct dtp_seated *out,
 			       struct dtp_err *err);
+/* The same for a process that is no rank: the first GPU of these, whole. */
+void dtp_device_alone(const struct dtp_gpus *gpus, struct dtp_seated *out);
 /* Then this rank's backend, which `seated` must outlive; threads: of one on a CPU, attention: of one on a GPU. */
 enum dtp_code dtp_device_open(const struct dtp_seated *seated, enum dtp_dtype compute, int threads, enum dtp_cuda_attention attention,
 			      const struct dtp_monitor *mon, struct dtp_backend **out, struct dtp_err *err);

@@ -165,7 +165,8 @@ const struct dtp_option dtp_options[] = {
 	 .text = "where ranks that another launcher starts meet: file:PATH in a folder that all hosts share, or tcp:HOST:PORT of "
 		 "rank 0's host",
 	 .def = "MASTER_ADDR and ports above MASTER_PORT; without these, on one host, nothing is needed"},
-	{.name = "device", .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK | DTP_CMD_RECIPE, .offset = AT(device),
+	{.name = "device", .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK | DTP_CMD_DECODE | DTP_CMD_RECIPE,
+	 .offset = AT(device),
 	 .choices = "auto cpu cuda", .text = "where the ranks compute: cuda gives each of them a GPU", .def = "auto: cuda where there is a GPU that it can use"},
 	{.name = "oversubscribe", .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_START, .offset = AT(oversubscribe),
 	 .text = "let ranks share a GPU where there are fewer GPUs than ranks: slow, their sums go through host memory"},

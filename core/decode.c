@@ -14,6 +14,7 @@ struct dtp_decoder {
 	struct dtp_st st;
 	const struct dtp_latents *latents;
 	enum dtp_dtype compute;
+	enum dtp_device device;
 	bool packed;
 	int64_t h, w;       /* of the latents, as the decoder takes them */
 	uint64_t scratch, weights;
@@ -112,7 +113,7 @@ static enum dtp_code measure(struct dtp_decoder *d, struct dtp_err *err)
 {
 	struct dtp_ctx c = {.mon = &dtp_monitor_none, .err = DTP_ERR_INIT};
 
-	if (dtp_backend_dry(d->compute, DTP_DEVICE_CPU, &c.be, err))
+	if (dtp_backend_dry(d->compute, d->device, &c.be, err))
 		return err->code;
 	dtp_plan_bind(&d->vae.tree, 0, 1);
 	dtp_arena_measure(&c.scratch);
@@ -140,8 +141,9 @@ static enum dtp_code open_vae(struct dtp_decoder *d, const char *model, const st
 		dtp_weights_check(&d->vae.tree, &d->st, "", mon, err) ? err->code : DTP_OK;
 }
 
-enum dtp_code dtp_decoder_open(const char *model, enum dtp_dtype compute, const struct dtp_latents *l, int64_t height, int64_t width,
-			       const struct dtp_monitor *mon, struct dtp_decoder **out, struct dtp_err *err)
+enum dtp_code dtp_decoder_open(const char *model, enum dtp_dtype compute, enum dtp_device device, const struct dtp_latents *l,
+			       int64_t height, int64_t width, const struct dtp_monitor *mon, struct dtp_decoder **out,
+			       struct dtp_err *err)
 {
 	struct dtp_decoder *d = calloc(1, sizeof *d);
 
@@ -150,6 +152,7 @@ enum dtp_code dtp_decoder_open(const char *model, enum dtp_dtype compute, const 
 		return dtp_fail(err, DTP_FAILED, "out of memory");
 	d->latents = l;
 	d->compute = compute;
+	d->device = device;
 	if (open_vae(d, model, mon, err) || take_size(d, height, width, err) || measure(d, err)) {
 		dtp_decoder_close(d);
 		*out = NULL;
@@ -175,7 +178,7 @@ void dtp_decoder_size(const struct dtp_decoder *d, int64_t *height, int64_t *wid
 
 uint64_t dtp_decoder_memory(const struct dtp_decoder *d)
 {
-	return d->weights + d->scratch + DTP_STAGING_BYTES;
+	return d->weights + d->scratch + (d->device == DTP_DEVICE_CPU ? DTP_STAGING_BYTES : 0);
 }
 
 enum dtp_code dtp_decoder_run(struct dtp_decoder *d, struct dtp_backend *be, const struct dtp_monitor *mon, uint8_t *rgb,

@@ -1,0 +1,51 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The other commands on emulated GPUs.
+. tests/lib.sh
+. tests/emulated.sh
+model=tests/models/klein-tiny
+export DIFFTP_EMU_STREAMS=deferred
+
+gpu() { # ARGUMENT...
+	"$emulated/difftp" "$@" >"$dir/stdout" 2>"$dir/stderr" </dev/null
+	rc=$?
+}
+right() {
+	[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+}
+says() {
+	grep -q -- "$1" "$dir/stderr" || fail "'$1' is not said: $(cat "$dir/stderr")"
+}
+
+for dtype in fp32 bf16; do
+	case_ "decode_${dtype}_is_the_runs_picture"
+	for type in png latent; do
+		gpu --model $model --prompt fox --height 96 --width 64 --steps 1 --seed 7 --max-sequence-length 16 --device cuda --dtype $dtype \
+			--output-type $type --no-metadata -o "$dir/$dtype.$type.$([ $type = png ] && echo png || echo safetensors)" -q
+		right
+	done
+	gpu decode "$dir/$dtype.latent.safetensors" --model $model --device cuda --no-metadata -q -o "$dir/$dtype.decoded.png"
+	right
+	cmp "$dir/$dtype.png.png" "$dir/$dtype.decoded.png" || fail "another picture"
+	done_
+done
+
+case_ decode_takes_the_gpu_that_there_is
+DIFFTP_EMU_CALLS="$dir/calls" gpu decode "$dir/fp32.latent.safetensors" --model $model --device auto -q -o "$dir/auto.png"
+right
+grep -q '^cudnnBackendExecute ' "$dir/calls" || fail "no convolution ran on it: $(cat "$dir/calls")"
+done_
+
+case_ decode_on_cpu_asks_no_driver
+rm "$dir/calls"
+DIFFTP_EMU_CALLS="$dir/calls" gpu decode "$dir/fp32.latent.safetensors" --model $model --device cpu -q -o "$dir/cpu.png"
+right
+[ ! -s "$dir/calls" ] || fail "$(cat "$dir/calls")"
+done_
+
+case_ decode_without_cudnn
+DIFFTP_EMU_MISSING=cudnn gpu decode "$dir/fp32.latent.safetensors" --model $model --device cuda -o "$dir/x.png"
+[ $rc -eq 2 ] || fail "exit code $rc"
+says '^difftp: pictures need cuDNN'
+done_
+finish
