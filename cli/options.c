@@ -192,11 +192,11 @@ const struct dtp_option dtp_options[] = {
 
 	{.name = "devices", .run_only = true, .kind = DTP_OPT_STRING, .group = DTP_GROUP_PLAN, .commands = DTP_CMD_PLAN,
 	 .offset = AT(devices), .value = "[N]xSIZE[,...]",
-	 .text = "plan for devices that need not be here (4x24GB, or 1x80GB,3x24GB), one per rank", .def = "this machine"},
+	 .text = "plan for devices that need not be here (4x24GB, or 1x80GB,3x24GB), one per rank: GPUs, unless --device cpu says otherwise", .def = "this machine"},
 	{.name = "tflops", .kind = DTP_OPT_FLOAT, .group = DTP_GROUP_PLAN, .commands = DTP_CMD_PLAN, .offset = AT(tflops),
 	 .value = "X", .min = 1e-6, .max = 1e6,
 	 .text = "what a rank computes per second (10^12 operations), for the bandwidth that hides the sums over ranks",
-	 .def = "assumed: 100 with --devices, else 0.2 for each thread"},
+	 .def = "assumed: 100 of a device, else 0.2 for each thread"},
 	{.name = "emit", .run_only = true, .kind = DTP_OPT_PATH, .group = DTP_GROUP_PLAN, .commands = DTP_CMD_PLAN, .offset = AT(emit),
 	 .value = "FILE", .text = "write the transformer's plan with everything explicit, for --tp-plan"},
 	{.name = "suggest", .run_only = true, .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_PLAN, .commands = DTP_CMD_PLAN, .offset = AT(suggest),

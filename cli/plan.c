@@ -3,6 +3,7 @@
 #include "plan.h"
 
 #include "commands.h"
+#include "device.h"
 #include "file.h"
 #include "plan_make.h"
 #include "progress.h"
@@ -11,10 +12,16 @@
 #include "units.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-/* What is assumed of a device that is not here, and of a thread of this machine; said in the output. */
+/* What is assumed of a GPU, and of a thread of this machine; said in the output. */
 #define DEVICE_TFLOPS 100.0
 #define THREAD_TFLOPS 0.2
+
+static void warn(void *arg, const char *text)
+{
+	dtp_progress_warn(arg, text);
+}
 
 /* ---- looking */
 
@@ -78,6 +85,25 @@ static enum dtp_code look(struct dtp_plan_view *v, struct dtp_err *err)
 	return dtp_report_make(v->pipeline, &v->request, &v->report, err);
 }
 
+/* Whose memory is counted: that of devices that are listed, else where the run would compute. */
+static enum dtp_code find_device(struct dtp_plan_view *v, struct dtp_progress *progress, struct dtp_err *err)
+{
+	struct dtp_gpus gpus;
+
+	if (v->devices.n) {
+		v->options.device = v->args->device == DTP_ARG_CPU ? DTP_DEVICE_CPU : DTP_DEVICE_CUDA;
+		return DTP_OK;
+	}
+	if (dtp_device_find(v->args, &gpus, warn, progress, err)) {
+		size_t used = strlen(err->message);
+		snprintf(err->message + used, sizeof err->message - used, "\n--devices 4x24GB plans for GPUs that are not here");
+		return err->code;
+	}
+	v->options.device = gpus.n ? DTP_DEVICE_CUDA : DTP_DEVICE_CPU;
+	dtp_device_limits(&gpus, gpus.n, &v->devices);
+	return DTP_OK;
+}
+
 /* ---- telling */
 
 /* The rank that comes closest to what it is allowed, or is the farthest beyond it. */
@@ -104,8 +130,8 @@ void dtp_plan_verdict(const struct dtp_plan_view *v, char *buf, size_t len)
 	struct dtp_text_pair one = dtp_bytes_apart(v->fit.rank[rank], allowed);
 
 	if (!v->enough_devices)
-		snprintf(buf, len, "%d ranks need as many devices, %d %s given", degree, v->devices.n,
-			 v->devices.n == 1 ? "is" : "are");
+		snprintf(buf, len, "%d ranks need as many devices, %d %s %s", degree, v->devices.n, v->devices.n == 1 ? "is" : "are",
+			 v->args->devices ? "given" : "here");
 	else if (v->bound.host && v->host.available == UINT64_MAX && allowed == UINT64_MAX)
 		snprintf(buf, len, "%d rank%s take%s %s at the peak; what this machine has is not known", degree,
 			 degree == 1 ? "" : "s", degree == 1 ? "s" : "", all.a.s);
@@ -164,11 +190,6 @@ static enum dtp_code tell(const struct dtp_plan_view *v, struct dtp_err *err)
 
 /* ---- the command */
 
-static void warn(void *arg, const char *text)
-{
-	dtp_progress_warn(arg, text);
-}
-
 static enum dtp_code report(const struct dtp_args *args, struct dtp_err *err)
 {
 	struct dtp_plan_view *v = calloc(1, sizeof *v);
@@ -186,7 +207,7 @@ static enum dtp_code report(const struct dtp_args *args, struct dtp_err *err)
 	err->code = DTP_OK;
 	if (!dtp_devices_parse(args->devices, &v->devices, err) && !dtp_max_memory_parse(args->max_memory, &v->limit, err) &&
 	    !dtp_max_memory_check(&v->limit, v->options.tp_degree, err) &&
-	    !(args->emit && dtp_outfile_check(args->emit, err)) &&
+	    !(args->emit && dtp_outfile_check(args->emit, err)) && !find_device(v, &progress, err) &&
 	    !dtp_pipeline_open(&v->options, &mon, &v->pipeline, err) &&
 	    !dtp_inputs_read(args, &v->inputs, &v->request, err) &&
 	    !dtp_pipeline_resolve(v->pipeline, &v->request, err) && !look(v, err))

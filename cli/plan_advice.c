@@ -93,8 +93,8 @@ static void advise_split(struct dtp_plan_view *v)
 	    "degree that fits: --tp-degree %d (%s a rank). Fast means %s/s for every rank.", weights ? "The weights"
 	    : "Weights and activations together", v->devices.n ? "one device" : "the limit", v->smallest, dtp_bytes_text(v->smallest_fit.largest).s, rate.s);
 	if (v->devices.n && v->smallest > v->devices.n)
-		add(v, "more_devices", "That takes %d devices; %d %s given.", v->smallest, v->devices.n,
-		    v->devices.n == 1 ? "is" : "are");
+		add(v, "more_devices", "That takes %d devices; %d %s %s.", v->smallest, v->devices.n,
+		    v->devices.n == 1 ? "is" : "are", v->args->devices ? "given" : "here");
 	if (v->devices.n >= 2 * v->smallest)
 		add(v, "data_parallel", "For many prompts: --dp-degree %d, groups of %d devices that draw a part of the images each.",
 		    v->devices.n / v->smallest, v->smallest);

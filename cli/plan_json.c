@@ -136,6 +136,7 @@ static void add_memory(const struct dtp_plan_view *v, cJSON *o)
 		cJSON_AddItemToArray(list, rank_json(v, rank));
 	cJSON_AddNumberToObject(o, "peak_bytes", (double)v->fit.total);
 	cJSON_AddItemToObject(o, "available_bytes", host ? cJSON_CreateNumber((double)v->host.available) : cJSON_CreateNull());
+	cJSON_AddStringToObject(o, "device", v->options.device == DTP_DEVICE_CUDA ? "cuda" : "cpu");
 	cJSON_AddItemToObject(o, "devices", v->devices.n ? sizes(v->devices.n, v->devices.bytes) : cJSON_CreateNull());
 	cJSON_AddBoolToObject(o, "fits", v->fits);
 	cJSON_AddItemToObject(o, "smallest_degree", v->smallest ? cJSON_CreateNumber(v->smallest) : cJSON_CreateNull());

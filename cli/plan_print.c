@@ -219,8 +219,8 @@ static void print_sums(FILE *f, const struct dtp_plan_view *v)
 	}
 	fprintf(f, "  once per prompt: %" PRIu64 " sums, %s together\n", encode->reductions,
 		dtp_bytes_text((uint64_t)encode->reduce_bytes).s);
-	fprintf(f, "  each step:       %" PRIu64 " sums, %s together (in 32 bits); in a ring of %d each rank sends and receives %s\n",
-		step->reductions, dtp_bytes_text((uint64_t)step->reduce_bytes).s, degree,
+	fprintf(f, "  each step:       %" PRIu64 " sums, %s together (in %d bits); in a ring of %d each rank sends and receives %s\n",
+		step->reductions, dtp_bytes_text((uint64_t)step->reduce_bytes).s, dtp_pipeline_reduce(v->pipeline) == DTP_BF16 ? 16 : 32, degree,
 		dtp_bytes_text((uint64_t)dtp_ring_bytes(step->reduce_bytes, degree)).s);
 	fprintf(f, "  a link of %s/s for each rank hides them: assumed are %g TFLOP/s of a rank%s, so %ss for its %sFLOP\n"
 		"  of a step, and sums that all overlap with products\n",
@@ -254,7 +254,7 @@ static void print_memory(FILE *f, const struct dtp_plan_view *v)
 	}
 }
 
-static void print_devices(FILE *f, const struct dtp_limits *l)
+static void print_devices(FILE *f, const struct dtp_limits *l, enum dtp_device device)
 {
 	fputs("  devices:", f);
 	for (int i = 0, n; i < l->n; i += n) {
@@ -262,7 +262,7 @@ static void print_devices(FILE *f, const struct dtp_limits *l)
 			;
 		fprintf(f, "%s %d x %s", i ? "," : "", n, dtp_bytes_text(l->bytes[i]).s);
 	}
-	fputs("; memory is counted as the CPU ranks of this program take it\n", f);
+	fprintf(f, "; memory is counted as ranks on %s take it\n", device == DTP_DEVICE_CUDA ? "GPUs" : "CPUs");
 }
 
 /* "fits", or what does not. */
@@ -272,7 +272,7 @@ static void print_verdict(FILE *f, const struct dtp_plan_view *v)
 	char text[300];
 
 	if (v->devices.n)
-		print_devices(f, &v->devices);
+		print_devices(f, &v->devices, v->options.device);
 	dtp_plan_verdict(v, text, sizeof text);
 	fprintf(f, "  %s: %s\n", v->fits ? "fits" : "does not fit", text);
 	if (v->smallest && v->smallest != degree)

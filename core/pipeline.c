@@ -469,6 +469,11 @@ int dtp_pipeline_passes(const struct dtp_pipeline *p, const struct dtp_request *
 	return p->family->classifier_free && !p->distilled && r->guidance_scale > 1 ? 2 : 1;
 }
 
+enum dtp_dtype dtp_pipeline_reduce(const struct dtp_pipeline *p)
+{
+	return p->reduce;
+}
+
 enum dtp_device dtp_pipeline_device(const struct dtp_pipeline *p)
 {
 	return p->device;

@@ -84,6 +84,7 @@ enum dtp_code dtp_pipeline_known(const char *model, bool *known, struct dtp_err 
 enum dtp_code dtp_pipeline_resolve(const struct dtp_pipeline *p, struct dtp_request *r, struct dtp_err *err);
 
 enum dtp_device dtp_pipeline_device(const struct dtp_pipeline *p); /* as it was opened for */
+enum dtp_dtype dtp_pipeline_reduce(const struct dtp_pipeline *p);  /* what sums over the ranks are made in: F32 or BF16 */
 const char *dtp_pipeline_class(const struct dtp_pipeline *p);  /* "Flux2KleinPipeline" */
 bool dtp_pipeline_guided(const struct dtp_pipeline *p);        /* false: distilled, guidance_scale has no effect */
 /* Forward passes per step: 2 with classifier-free guidance, which an undistilled klein has at scales above 1. */

@@ -48,4 +48,55 @@ DIFFTP_EMU_MISSING=cudnn gpu decode "$dir/fp32.latent.safetensors" --model $mode
 [ $rc -eq 2 ] || fail "exit code $rc"
 says '^difftp: pictures need cuDNN'
 done_
+# Of a run and of a plan the same answer: where it computes, and whose memory that takes.
+plan() { # OPTION...
+	gpu plan --model $model --tp-degree 2 --json "$@"
+}
+json() { # KEY VALUE
+	got=$("$TESTBIN/tool_json" "$dir/stdout" "$1") || fail "no $1"
+	[ "$got" = "$2" ] || fail "$1 is $got, not $2"
+}
+case_ plan_for_the_gpus_that_there_are
+for device in auto cuda; do
+	plan --device $device
+	right
+	json device cuda
+	json available_bytes null
+	json devices.# 8
+	json ranks.1.allowed "$("$TESTBIN/tool_json" "$dir/stdout" devices.1)"
+done
+done_
+
+case_ plan_for_the_cpus_beside_gpus
+rm -f "$dir/calls"
+DIFFTP_EMU_CALLS="$dir/calls" plan --device cpu
+right
+json device cpu
+json devices null
+[ ! -s "$dir/calls" ] || fail "a driver was asked: $(cat "$dir/calls")"
+done_
+
+case_ plan_for_gpus_that_are_not_here
+DIFFTP_EMU_CALLS="$dir/calls" plan --devices 2x4GB
+right
+json device cuda
+json devices '[4000000000,4000000000]'
+[ ! -s "$dir/calls" ] || fail "a driver was asked: $(cat "$dir/calls")"
+done_
+
+case_ plan_with_fewer_gpus_than_ranks
+CUDA_VISIBLE_DEVICES=3 plan --device cuda
+[ $rc -eq 2 ] || fail "exit code $rc"
+says '^difftp: does not fit: 2 ranks need as many devices, 1 is here$'
+done_
+
+case_ plan_without_a_gpu
+CUDA_VISIBLE_DEVICES='' plan --device cuda
+[ $rc -eq 2 ] || fail "exit code $rc"
+says '^difftp: --device cuda: no GPU is visible'
+says '^--devices 4x24GB plans for GPUs that are not here$'
+CUDA_VISIBLE_DEVICES="" plan --device auto
+right
+json device cpu
+done_
 finish
