@@ -33,7 +33,7 @@ CLI := $(filter-out cli/main.c,$(wildcard cli/*.c))
 PLANS := $(wildcard plans/*.json)
 include cuda/build.mk
 OBJ := $(patsubst %,$(O)/%.o,$(CORE) $(CLI)) $(patsubst %,$(B)/%.o,$(CUDA)) $(O)/plans.o
-TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c tests/tool_*.c)) $(GPU_TESTS)
+TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c tests/tool_*.c tests/bench_*.c)) $(GPU_TESTS)
 VERSION := $(shell cat VERSION)
 
 # The program of the current variant; the release one is also ./difftp.

@@ -105,11 +105,6 @@ static inline enum dtp_code ask_add_bias(BE, T x, W bias, ERR)
 	(void)be, (void)err, (void)bias;
 	return ask((struct asked){.what = ADD_BIAS, .x = {x}});
 }
-static inline enum dtp_code ask_euler_step(BE, T latents, T noise, float dt, ERR)
-{
-	(void)be, (void)err, (void)dt;
-	return ask((struct asked){.what = EULER_STEP, .x = {latents, noise}});
-}
 static inline enum dtp_code ask_group_norm(BE, T out, T x, W w, W b, int groups, float eps, bool silu, ERR)
 {
 	(void)be, (void)err, (void)w, (void)b, (void)eps;
@@ -134,6 +129,7 @@ static inline enum dtp_code ask_window(BE, T out, T x, T maps, int64_t first, ER
 ASK_THREE(swiglu, SWIGLU)
 ASK_THREE(gated_residual, GATED_RESIDUAL)
 ASK_THREE(add, ADD)
+ASK_THREE(euler_step, EULER_STEP)
 #define ASK_TWO(name, kind)                                                                                            \
 	static inline enum dtp_code ask_##name(BE, T a, T b, ERR)                                                      \
 	{                                                                                                              \

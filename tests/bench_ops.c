@@ -174,7 +174,7 @@ static enum dtp_code once(const struct replay *r, int turn, struct dtp_err *err)
 	case SILU: return o->silu(be, x[0], x[1], err);
 	case ADD: return o->add(be, x[0], x[1], x[2], err);
 	case COPY: return o->copy(be, x[0], x[1], err);
-	case EULER_STEP: return o->euler_step(be, x[0], x[1], -0.25f, err);
+	case EULER_STEP: return o->euler_step(be, x[0], x[1], x[2], err);
 	case GROUP_NORM: return o->group_norm(be, x[0], x[1], r->w, r->b, n[0], 1e-6f, n[1], err);
 	case GROUP_MAPS: return o->group_maps(be, x[0], x[1], r->w, r->b, n[0], 1e-6f, err);
 	case WINDOW: return o->window(be, x[0], x[1], x[2], 0, err);
