@@ -38,53 +38,108 @@ static int set_threads(struct dtp_backend *be, int n)
 	return 0;
 }
 
-#define PEAK_SIDE 8192
-#define PEAK_TIMES 8
+/* ---- the peak of a matrix product */
 
-static enum dtp_code time_products(struct dtp_cuda *cu, void *p, cudaEvent_t begin, cudaEvent_t end, double *flops, struct dtp_err *err)
+#define PEAK_SIDE 8192      /* at most; smaller where one product takes PEAK_PRODUCT_MS */
+#define PEAK_LEAST_SIDE 256
+#define PEAK_PRODUCT_MS 1
+#define PEAK_TIMES 8        /* products that are timed together */
+#define PEAK_MS 300         /* so long, until clocks have risen; the best time counts */
+
+struct peak {
+	struct dtp_tensor out, x, w; /* [side, side], one behind the other */
+	cudaEvent_t begin, end;
+};
+
+/* Random values: on zeros a GPU draws less power, and runs faster than it ever will. */
+static enum dtp_code fill_random(struct dtp_backend *be, struct dtp_tensor x, struct dtp_err *err)
 {
-	const int64_t n = PEAK_SIDE, shape[] = {n, n};
-	uint64_t size = (uint64_t)(n * n) * dtp_dtype_size(cu->base.compute);
-	struct dtp_tensor x = dtp_tensor_make(p, cu->base.compute, 2, shape), w = x, out = x;
-	enum dtp_code rc = DTP_CUDA(cudaMemsetAsync(p, 0, 2 * size, cu->stream), err);
-	float ms = 0;
+	int64_t n = x.shape[1], rows = PEAK_LEAST_SIDE;
+	float *v = malloc((size_t)(rows * n) * sizeof *v);
+	uint32_t s = 12345;
+	enum dtp_code rc = DTP_OK;
 
-	w.data = (char *)p + size;
-	out.data = (char *)p + 2 * size;
-	for (int i = 0; i <= PEAK_TIMES && !rc; i++) { /* the first only warms up */
-		if (i == 1)
-			rc = DTP_CUDA(cudaEventRecord(begin, cu->stream), err);
-		if (!rc)
-			rc = dtp_lt_product(cu->lt, cu->stream, out, x, w, NULL, err);
+	if (!v)
+		return dtp_fail(err, DTP_FAILED, "out of memory: no %lld bytes for random numbers", (long long)(rows * n) * 4);
+	for (int64_t i = 0; i < rows * n; i++) {
+		s = s * 1664525u + 1013904223u;
+		v[i] = (float)(s >> 8) * 0x1p-23f - 1;
 	}
+	for (int64_t r = 0; r < x.shape[0] && !rc; r += rows)
+		rc = dtp_cuda_upload(be, dtp_narrow(x, 0, r, rows), v, DTP_F32, err);
+	free(v);
+	return rc;
+}
+
+/* Milliseconds of a product, in the mean of n. */
+static enum dtp_code time_products(struct dtp_cuda *cu, const struct peak *p, int n, double *ms, struct dtp_err *err)
+{
+	enum dtp_code rc = DTP_CUDA(cudaEventRecord(p->begin, cu->stream), err);
+	float all = 0;
+
+	for (int i = 0; i < n && !rc; i++)
+		rc = dtp_lt_product(cu->lt, cu->stream, p->out, p->x, p->w, NULL, err);
 	if (!rc)
-		rc = DTP_CUDA(cudaEventRecord(end, cu->stream), err);
+		rc = DTP_CUDA(cudaEventRecord(p->end, cu->stream), err);
 	if (!rc)
-		rc = DTP_CUDA(cudaEventSynchronize(end), err);
+		rc = DTP_CUDA(cudaEventSynchronize(p->end), err);
 	if (!rc)
-		rc = DTP_CUDA(cudaEventElapsedTime(&ms, begin, end), err);
-	*flops = ms > 0 ? PEAK_TIMES * 2.0 * (double)n * (double)n * (double)n / (ms / 1000.0) : 0;
+		rc = DTP_CUDA(cudaEventElapsedTime(&all, p->begin, p->end), err);
+	*ms = (double)all / n;
+	return rc;
+}
+
+/* The best of PEAK_MS; *ms is the time of a product. */
+static enum dtp_code time_side(struct dtp_cuda *cu, struct peak *p, int64_t side, double *ms, struct dtp_err *err)
+{
+	const int64_t shape[] = {side, side};
+	uint64_t size = (uint64_t)(side * side) * dtp_dtype_size(cu->base.compute);
+	void *memory = NULL;
+	double now = 0, spent = 0;
+	enum dtp_code rc = dtp_cuda_take(3 * size, &memory, err);
+
+	p->out = dtp_tensor_make(memory, cu->base.compute, 2, shape);
+	p->x = dtp_tensor_make((char *)memory + size, cu->base.compute, 2, shape);
+	p->w = dtp_tensor_make((char *)memory + 2 * size, cu->base.compute, 2, shape);
+	if (!rc)
+		rc = fill_random(&cu->base, p->x, err);
+	if (!rc)
+		rc = fill_random(&cu->base, p->w, err);
+	if (!rc)
+		rc = time_products(cu, p, 1, ms, err); /* warms up: the way to multiply is looked for */
+	if (!rc)
+		rc = time_products(cu, p, 1, ms, err);
+	if (side < PEAK_SIDE && *ms < PEAK_PRODUCT_MS)
+		spent = PEAK_MS; /* a larger one says more */
+	for (; !rc && spent < PEAK_MS; spent += now * PEAK_TIMES) {
+		rc = time_products(cu, p, PEAK_TIMES, &now, err);
+		*ms = now < *ms ? now : *ms;
+	}
+	cudaFree(memory);
 	return rc;
 }
 
 static enum dtp_code measure_peak(struct dtp_backend *be, double *flops, struct dtp_err *err)
 {
 	struct dtp_cuda *cu = dtp_cuda_of(be);
-	cudaEvent_t begin = NULL, end = NULL;
-	void *p = NULL;
-	enum dtp_code rc = dtp_cuda_take(3 * (uint64_t)PEAK_SIDE * PEAK_SIDE * dtp_dtype_size(be->compute), &p, err);
+	struct peak p = {.begin = NULL};
+	int64_t side = PEAK_LEAST_SIDE;
+	double ms = 0;
+	enum dtp_code rc = DTP_CUDA(cudaEventCreate(&p.begin), err);
 
 	if (!rc)
-		rc = DTP_CUDA(cudaEventCreate(&begin), err);
+		rc = DTP_CUDA(cudaEventCreate(&p.end), err);
 	if (!rc)
-		rc = DTP_CUDA(cudaEventCreate(&end), err);
-	if (!rc)
-		rc = time_products(cu, p, begin, end, flops, err);
-	if (end)
-		cudaEventDestroy(end);
-	if (begin)
-		cudaEventDestroy(begin);
-	cudaFree(p);
+		rc = time_side(cu, &p, side, &ms, err);
+	while (!rc && side < PEAK_SIDE && ms < PEAK_PRODUCT_MS) {
+		side *= 2;
+		rc = time_side(cu, &p, side, &ms, err);
+	}
+	*flops = ms > 0 ? 2.0 * (double)(side * side * side) / (ms / 1000.0) : 0;
+	if (p.end)
+		cudaEventDestroy(p.end);
+	if (p.begin)
+		cudaEventDestroy(p.begin);
 	return rc;
 }
 
