@@ -174,6 +174,10 @@ const struct dtp_option dtp_options[] = {
 	 .offset = AT(attention), .choices = "auto cudnn plain",
 	 .text = "on a GPU, what computes the transformer's attention: auto: cuDNN where it does the shape, and a note of which and why; cudnn: refuse "
 		 "to run where it does not; plain: an own, slower kernel", .def = "auto"},
+	{.name = "overlap", .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_START | DTP_CMD_RECIPE,
+	 .offset = AT(overlap), .choices = "auto on off",
+	 .text = "on GPUs of their own, whether ranks sum a layer's first tokens while they multiply the others: auto: where each part has 512 "
+		 "tokens and 4 MiB; on: wherever they sum; off: nowhere", .def = "auto"},
 	{.name = "threads", .may_differ = true, .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK | DTP_CMD_DECODE, .offset = AT(threads),
 	 .value = "N", .min = 1, .max = 4096, .text = "threads of all ranks of this machine together",
 	 .def = "the processors that this process may use"},

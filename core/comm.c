@@ -83,7 +83,7 @@ static enum dtp_code check_count(int64_t count, enum dtp_dtype t, struct dtp_err
 	return DTP_OK;
 }
 
-enum dtp_code dtp_all_reduce(struct dtp_comm *c, void *buf, int64_t count, enum dtp_dtype t, struct dtp_err *err)
+static enum dtp_code check_sum(int64_t count, enum dtp_dtype t, struct dtp_err *err)
 {
 	enum dtp_code code = check_count(count, t, err);
 
@@ -92,7 +92,19 @@ enum dtp_code dtp_all_reduce(struct dtp_comm *c, void *buf, int64_t count, enum 
 	if (t != DTP_F32 && t != DTP_BF16 && t != DTP_I64 && t != DTP_I32)
 		return dtp_fail(err, DTP_FAILED, "all-reduce of dtype '%s': only F32, BF16, I64 and I32 are summed",
 				dtp_dtype_name(t));
+	return DTP_OK;
+}
+
+enum dtp_code dtp_all_reduce(struct dtp_comm *c, void *buf, int64_t count, enum dtp_dtype t, struct dtp_err *err)
+{
+	if (check_sum(count, t, err))
+		return err->code;
 	return c->size == 1 ? DTP_OK : c->ops->all_reduce(c, buf, count, t, err);
+}
+
+enum dtp_code dtp_start_all_reduce(struct dtp_comm *c, void *buf, int64_t count, enum dtp_dtype t, struct dtp_err *err)
+{
+	return check_sum(count, t, err) ? err->code : c->ops->start_all_reduce(c, buf, count, t, err);
 }
 
 enum dtp_code dtp_all_gather(struct dtp_comm *c, void *dst, const void *src, int64_t count, enum dtp_dtype t,

@@ -24,6 +24,12 @@ struct dtp_comm_ops {
 	/* In place, dense.  dtype F32 or BF16 (summed in f32, rounded once), I64, I32.  An element is summed in the order
 	 * of the ranks, by one rank, whatever count is: the result is the same bits on all ranks and in every run. */
 	enum dtp_code (*all_reduce)(struct dtp_comm *, void *buf, int64_t count, enum dtp_dtype, struct dtp_err *);
+	/* For sums of what a device computes while it goes on computing; both NULL where that is not possible.  start: the sum of what the
+	 * backend's stream computes up to here is under way, beside what that stream is given next, which must not touch buf.  join: that
+	 * stream goes on when all sums that were started are done.  What was started is joined whatever failed since, and no other
+	 * collective comes before that.  The order in which an element is summed may depend on count. */
+	enum dtp_code (*start_all_reduce)(struct dtp_comm *, void *buf, int64_t count, enum dtp_dtype, struct dtp_err *);
+	enum dtp_code (*join)(struct dtp_comm *, struct dtp_err *);
 	/* dst holds size * count elements, rank-major; src may be its own place in dst. */
 	enum dtp_code (*all_gather)(struct dtp_comm *, void *dst, const void *src, int64_t count, enum dtp_dtype,
 				    struct dtp_err *);
@@ -43,6 +49,9 @@ struct dtp_comm_ops {
 	void (*abort)(struct dtp_comm *);
 	void (*destroy)(struct dtp_comm *);
 };
+
+/* Whether the sum of a layer's first tokens goes on while the rest is multiplied (ops.c).  AUTO: where it wins; ON: wherever it can. */
+enum dtp_overlap { DTP_OVERLAP_AUTO, DTP_OVERLAP_ON, DTP_OVERLAP_OFF };
 
 /* A key-value store that all ranks of a job share, for the rendezvous of a communicator.  get waits until the key exists. */
 struct dtp_store {
@@ -75,6 +84,8 @@ enum dtp_code dtp_comm_cuda(struct dtp_comm *control, struct dtp_backend *backen
 
 /* Wrappers that check arguments and skip the call when size is 1. */
 enum dtp_code dtp_all_reduce(struct dtp_comm *, void *buf, int64_t count, enum dtp_dtype, struct dtp_err *);
+/* Only where it can: see there. */
+enum dtp_code dtp_start_all_reduce(struct dtp_comm *, void *buf, int64_t count, enum dtp_dtype, struct dtp_err *);
 enum dtp_code dtp_all_gather(struct dtp_comm *, void *dst, const void *src, int64_t count, enum dtp_dtype, struct dtp_err *);
 enum dtp_code dtp_broadcast(struct dtp_comm *, void *buf, int64_t nbytes, int root, struct dtp_err *);
 enum dtp_code dtp_barrier(struct dtp_comm *, struct dtp_err *);

@@ -90,15 +90,24 @@ struct dtp_tensor dtp_from_host(struct dtp_ctx *c, enum dtp_dtype t, int ndim, c
 
 /* ---- linear layers and sums over ranks */
 
+static struct dtp_comm *sums_of(const struct dtp_ctx *c)
+{
+	return c->sums ? c->sums : c->tp;
+}
+
+static double bytes_of(struct dtp_tensor x)
+{
+	return (double)dtp_numel(&x) * (double)dtp_dtype_size(x.dtype);
+}
+
 static void reduce(struct dtp_ctx *c, struct dtp_tensor x)
 {
 	double start;
-	int64_t n = dtp_numel(&x);
 	if (!begin(c, &start))
 		return;
 	if (!c->be->dry)
-		dtp_all_reduce(c->sums ? c->sums : c->tp, x.data, n, x.dtype, &c->err);
-	end(c, DTP_OP_REDUCE, start, 0, (double)n * (double)dtp_dtype_size(x.dtype));
+		dtp_all_reduce(sums_of(c), x.data, dtp_numel(&x), x.dtype, &c->err);
+	end(c, DTP_OP_REDUCE, start, 0, bytes_of(x));
 }
 
 static void add_bias(struct dtp_ctx *c, struct dtp_tensor x, const struct dtp_weight *bias)
@@ -110,28 +119,85 @@ static void add_bias(struct dtp_ctx *c, struct dtp_tensor x, const struct dtp_we
 	end(c, DTP_OP_POINTWISE, start, 0, 0);
 }
 
+static bool begin_product(struct dtp_ctx *c, double *start, struct dtp_tensor out, const struct dtp_layer *l, struct dtp_tensor *x)
+{
+	if (l->split_input)
+		*x = dtp_narrow(*x, 1, l->in_begin, l->in);
+	return begin(c, start) && expect(c, x->shape[1] == l->in && out.shape[1] == l->out && out.shape[0] == x->shape[0],
+					 l->module->name, out, *x);
+}
+
+static void end_product(struct dtp_ctx *c, double start, const struct dtp_layer *l, struct dtp_tensor x)
+{
+	end(c, DTP_OP_LINEAR, start, 2.0 * (double)x.shape[0] * (double)l->in * (double)l->out, 0);
+}
+
 /* The local product, with the bias where no sum follows. */
 static void product(struct dtp_ctx *c, struct dtp_tensor out, const struct dtp_layer *l, struct dtp_tensor x)
 {
 	double start;
-	if (l->split_input)
-		x = dtp_narrow(x, 1, l->in_begin, l->in);
-	if (!begin(c, &start) || !expect(c, x.shape[1] == l->in && out.shape[1] == l->out && out.shape[0] == x.shape[0],
-					 l->module->name, out, x))
+	if (!begin_product(c, &start, out, l, &x))
 		return;
 	c->be->ops->linear(c->be, out, x, l->weight, l->reduce ? NULL : l->bias, &c->err);
-	end(c, DTP_OP_LINEAR, start, 2.0 * (double)x.shape[0] * (double)l->in * (double)l->out, 0);
+	end_product(c, start, l, x);
+}
+
+/* What each part must have for a sum in two parts to win: rows that still fill a GPU with a product's tiles, and bytes of which the sum
+ * takes longer than the launches that the second part costs.  Reckoned, not measured. */
+#define OVERLAP_ROWS 512
+#define OVERLAP_BYTES (INT64_C(4) << 20)
+#define OVERLAP_TILE 128 /* the first part is a multiple of it, so that only the last tile of all has rows to spare */
+
+/* How many tokens of the product y are summed while the rest is multiplied: the same on all ranks.  0: everything is summed at the end. */
+static int64_t first_part(const struct dtp_ctx *c, struct dtp_tensor y)
+{
+	int64_t first = y.shape[0] / 2, row = y.shape[1] * (int64_t)dtp_dtype_size(y.dtype);
+
+	if (c->be->dry || c->overlap == DTP_OVERLAP_OFF || sums_of(c)->size == 1 || !sums_of(c)->ops->start_all_reduce)
+		return 0;
+	if (c->overlap == DTP_OVERLAP_ON)
+		return first;
+	first = first / OVERLAP_TILE * OVERLAP_TILE;
+	return first >= OVERLAP_ROWS && first * row >= OVERLAP_BYTES ? first : 0;
+}
+
+/* The product and its sum over the ranks, of the first tokens while the others are multiplied.  One product and one sum, in the counts
+ * as in the result: no element is computed otherwise than in one part. */
+static void product_and_sum(struct dtp_ctx *c, struct dtp_tensor y, const struct dtp_layer *l, struct dtp_tensor x, int64_t first)
+{
+	const int64_t at[] = {0, first, y.shape[0]};
+	struct dtp_comm *sums = sums_of(c);
+	struct dtp_err later = DTP_ERR_INIT;
+	double start;
+
+	if (!begin_product(c, &start, y, l, &x))
+		return;
+	for (int i = 0; i < 2 && dtp_ok(c); i++) {
+		struct dtp_tensor part = dtp_narrow(y, 0, at[i], at[i + 1] - at[i]);
+		if (!c->be->ops->linear(c->be, part, dtp_narrow(x, 0, at[i], at[i + 1] - at[i]), l->weight, NULL, &c->err))
+			dtp_start_all_reduce(sums, part.data, dtp_numel(&part), part.dtype, &c->err);
+	}
+	end_product(c, start, l, x);
+	start = c->timing ? dtp_seconds() : 0;
+	sums->ops->join(sums, dtp_ok(c) ? &c->err : &later);
+	end(c, DTP_OP_REDUCE, start, 0, bytes_of(y));
 }
 
 struct dtp_tensor dtp_linear_sum(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x)
 {
 	struct dtp_tensor y = dtp_new(c, l->reduce && c->reduce ? c->reduce : DTP_F32, 2, (int64_t[]){x.shape[0], l->out});
+	int64_t first = l->reduce ? first_part(c, y) : 0;
+
 	before(c, l, x);
-	product(c, y, l, x);
-	if (l->reduce) {
-		reduce(c, y);
-		add_bias(c, y, l->bias);
+	if (first) {
+		product_and_sum(c, y, l, x, first);
+	} else {
+		product(c, y, l, x);
+		if (l->reduce)
+			reduce(c, y);
 	}
+	if (l->reduce)
+		add_bias(c, y, l->bias);
 	after(c, l, y);
 	return y;
 }

@@ -48,6 +48,7 @@ struct dtp_ctx {
 	struct dtp_dump *dump;      /* NULL unless stages are recorded */
 	const struct dtp_observer *observer; /* NULL as a rule */
 	enum dtp_dtype reduce;      /* what partial sums are rounded to before they are added: F32 (0, too) or be->compute */
+	enum dtp_overlap overlap;   /* of sums with the products that they belong to */
 	bool timing;
 	struct dtp_opstat stat[DTP_NOPS];
 	struct dtp_err err;
@@ -77,7 +78,8 @@ struct dtp_tensor dtp_new2(struct dtp_ctx *c, int64_t rows, int64_t cols);      
 struct dtp_tensor dtp_new3(struct dtp_ctx *c, int64_t a, int64_t b, int64_t cols);
 
 /* y = x W^T + b for tokens x [M, in] (in: the layer's own, or the replicated width where it cuts its input).
- * Where the layer's input dimension is split the partial products are summed over the ranks (in ctx->reduce), then the bias is added.
+ * Where the layer's input dimension is split the partial products are summed over the ranks (in ctx->reduce; see ctx->overlap), then the bias
+ * is added.
  * _into writes to a given (strided) tensor. */
 struct dtp_tensor dtp_linear(struct dtp_ctx *c, const struct dtp_layer *l, struct dtp_tensor x);
 void dtp_linear_into(struct dtp_ctx *c, struct dtp_tensor out, const struct dtp_layer *l, struct dtp_tensor x);

@@ -302,6 +302,7 @@ enum dtp_code dtp_pipeline_open(const struct dtp_options *o, const struct dtp_mo
 	}
 	p->compute = o->compute;
 	p->reduce = o->reduce ? o->reduce : o->device == DTP_DEVICE_CUDA ? o->compute : DTP_F32;
+	p->overlap = o->overlap;
 	p->device = o->device;
 	p->keep_text_encoder = o->keep_text_encoder;
 	p->beside_whole = o->beside_whole;

@@ -29,6 +29,7 @@ struct dtp_options {
 	int rank;
 	enum dtp_dtype compute;    /* BF16 or F32 */
 	enum dtp_dtype reduce;     /* of sums over the ranks: F32, or BF16 where that is computed in; 0: the latter on GPUs, else F32 */
+	enum dtp_overlap overlap;
 	enum dtp_device device;    /* whose memory is predicted: the host's, or that of a GPU for each rank */
 	bool keep_text_encoder;    /* false: freed before the transformer loads */
 	bool beside_whole;         /* rank 0 computes the whole model too, a layer at a time (verify.h): counts in predictions */

@@ -48,6 +48,7 @@ struct dtp_pipeline {
 	bool renamed;               /* the transformer's weights have other names in their files (names.h) */
 	int tp_degree;
 	enum dtp_dtype compute, reduce;
+	enum dtp_overlap overlap;
 	enum dtp_device device;
 	bool keep_text_encoder, beside_whole;
 	int prompts;                /* encoded at a time; 0: 1 */

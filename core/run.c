@@ -100,7 +100,7 @@ enum dtp_code dtp_run_init(struct dtp_run *r, struct dtp_pipeline *p, const stru
 	int64_t unit = dtp_token_pixels(p);
 
 	*r = (struct dtp_run){.p = p, .req = req, .tp = tp, .passes = dtp_pipeline_passes(p, req)};
-	r->ctx = (struct dtp_ctx){.be = be, .tp = tp, .mon = mon, .reduce = p->reduce, .timing = !be->dry, .err = DTP_ERR_INIT,
+	r->ctx = (struct dtp_ctx){.be = be, .tp = tp, .mon = mon, .reduce = p->reduce, .overlap = p->overlap, .timing = !be->dry, .err = DTP_ERR_INIT,
 				  .dump = p->stages ? p->stages : req->dump_stages ? &r->dump : NULL,
 				  .observer = be->dry ? NULL : p->observer};
 	r->h = req->height / unit;

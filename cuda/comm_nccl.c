@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The communicator over NCCL.  NCCL's own communicators do not block: whoever waits, here or for the stream (dtp_cuda_wait), looks for
  * NCCL's errors and for the end of the run meanwhile, and then aborts all communicators of the family, which ends their kernels.
- * Only the thread that makes the calls touches NCCL; others can but set `aborted`. */
+ * Only the thread that makes the calls touches NCCL; others can but set `aborted`.
+ *
+ * Sums that go on beside the backend's work run on a stream of the family's own, all of them in the order of the calls; events carry the
+ * order from the backend's stream to it and back.  Nothing of that waits on the host, so that it can be captured into a graph. */
 #include "comm_cuda.h"
 
 #include <nccl.h>
@@ -38,6 +41,9 @@ struct family {
 	const struct dtp_monitor *mon;
 	double timeout_s;
 	struct dtp_cuda_watch watch;
+	cudaStream_t beside;      /* sums that were started, until the backend's stream has joined them */
+	cudaEvent_t ready, done;  /* the addends; the sums */
+	bool started;             /* something waits to be joined */
 	struct nccl_comm *members;
 	atomic_bool aborted;      /* to be broken off: by any thread */
 	bool broken;              /* NCCL's communicators are gone */
@@ -69,15 +75,17 @@ static double now(void)
 
 /* ---- errors */
 
-/* NCCL has no means to end some of the communicators and go on with the others: the ranks no longer agree on where they are. */
+/* NCCL has no means to end some of the communicators and go on with the others: the ranks no longer agree on where they are.  Twice, since
+ * a split that is under way may still make its part until its parent has ended. */
 static void break_off(struct family *f)
 {
 	f->broken = true;
-	for (struct nccl_comm *c = f->members; c; c = c->next) {
-		if (c->comm)
-			f->nccl.CommAbort(c->comm);
-		c->comm = NULL;
-	}
+	for (int turn = 0; turn < 2; turn++)
+		for (struct nccl_comm *c = f->members; c; c = c->next) {
+			if (c->comm)
+				f->nccl.CommAbort(c->comm);
+			c->comm = NULL;
+		}
 }
 
 static enum dtp_code ending(const char *call, struct dtp_err *err)
@@ -192,6 +200,35 @@ static enum dtp_code nccl_all_reduce(struct dtp_comm *base, void *buf, int64_t c
 	return count ? NCCL(c, AllReduce, err, buf, buf, (size_t)count, type_of(t), ncclSum, c->comm, c->family->cuda->stream) : DTP_OK;
 }
 
+/* The stream of its own has a higher priority than the backend's: the few blocks of a sum find room among a product's. */
+static enum dtp_code nccl_start_all_reduce(struct dtp_comm *base, void *buf, int64_t count, enum dtp_dtype t, struct dtp_err *err)
+{
+	struct nccl_comm *c = self(base);
+	struct family *f = c->family;
+
+	if (check_family(f, "ncclAllReduce", err))
+		return DTP_FAILED;
+	if (!count)
+		return DTP_OK;
+	if (DTP_CUDA(cudaEventRecord(f->ready, f->cuda->stream), err) || DTP_CUDA(cudaStreamWaitEvent(f->beside, f->ready, 0), err))
+		return DTP_FAILED;
+	f->started = true;
+	return NCCL(c, AllReduce, err, buf, buf, (size_t)count, type_of(t), ncclSum, c->comm, f->beside);
+}
+
+/* Also after a failure: what has been put on the stream before may be under way. */
+static enum dtp_code nccl_join(struct dtp_comm *base, struct dtp_err *err)
+{
+	struct family *f = self(base)->family;
+
+	if (!f->started)
+		return DTP_OK;
+	if (DTP_CUDA(cudaEventRecord(f->done, f->beside), err) || DTP_CUDA(cudaStreamWaitEvent(f->cuda->stream, f->done, 0), err))
+		return DTP_FAILED;
+	f->started = false;
+	return DTP_OK;
+}
+
 static enum dtp_code nccl_all_gather(struct dtp_comm *base, void *dst, const void *src, int64_t count, enum dtp_dtype t,
 				     struct dtp_err *err)
 {
@@ -280,11 +317,13 @@ static void nccl_abort(struct dtp_comm *base)
 	f->control->ops->abort(f->control);
 }
 
-/* Whether the stream comes to its end soon: where it does not, somebody has not come, and will not. */
+/* Whether the streams come to their end soon: where they do not, somebody has not come, and will not. */
 static bool comes_to_rest(struct family *f, double start)
 {
 	for (unsigned turn = 0; !check_family(f, "", NULL); turn++) {
 		cudaError_t e = cudaStreamQuery(f->cuda->stream);
+		if (!e)
+			e = cudaStreamQuery(f->beside);
 		if (e != cudaErrorNotReady || now() - start > LEAVE_S)
 			return e == cudaSuccess;
 		dtp_cuda_nap(turn);
@@ -315,6 +354,18 @@ static void leave(struct nccl_comm *c)
 	c->comm = NULL;
 }
 
+static void end_family(struct family *f)
+{
+	f->cuda->watch = NULL;
+	if (f->done)
+		cudaEventDestroy(f->done);
+	if (f->ready)
+		cudaEventDestroy(f->ready);
+	if (f->beside)
+		cudaStreamDestroy(f->beside);
+	free(f);
+}
+
 static void nccl_destroy(struct dtp_comm *base)
 {
 	struct nccl_comm *c = self(base), **at = &c->family->members;
@@ -327,10 +378,8 @@ static void nccl_destroy(struct dtp_comm *base)
 	if (c->owns_control)
 		dtp_comm_destroy(c->control);
 	free(c);
-	if (!f->members) {
-		f->cuda->watch = NULL;
-		free(f);
-	}
+	if (!f->members)
+		end_family(f);
 }
 
 static struct nccl_comm *new_member(struct family *f, struct dtp_comm *control, bool owned)
@@ -349,12 +398,10 @@ static struct nccl_comm *new_member(struct family *f, struct dtp_comm *control, 
 static enum dtp_code split_comm(struct nccl_comm *c, struct nccl_comm *part, int color, int key, struct dtp_err *err)
 {
 	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-	ncclComm_t comm = NULL;
 
 	config.blocking = 0;
-	if (NCCL(c, CommSplit, err, c->comm, color, key, &comm, &config))
+	if (NCCL(c, CommSplit, err, c->comm, color, key, &part->comm, &config))
 		return DTP_FAILED;
-	part->comm = comm;
 	return settle(part, ncclInProgress, "ncclCommSplit", __LINE__, err);
 }
 
@@ -381,6 +428,8 @@ static enum dtp_code nccl_split(struct dtp_comm *base, int color, int key, struc
 static const struct dtp_comm_ops nccl_ops = {
 	.name = "nccl",
 	.all_reduce = nccl_all_reduce,
+	.start_all_reduce = nccl_start_all_reduce,
+	.join = nccl_join,
 	.all_gather = nccl_all_gather,
 	.all_to_all = nccl_all_to_all,
 	.ring_shift = nccl_ring_shift,
@@ -447,6 +496,18 @@ enum dtp_code dtp_nccl_library(struct dtp_err *err)
 	return load(&nccl, err);
 }
 
+static enum dtp_code begin_family(struct family *f, struct dtp_err *err)
+{
+	int least = 0, greatest = 0;
+
+	if (load(&f->nccl, err) || DTP_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest), err) ||
+	    DTP_CUDA(cudaStreamCreateWithPriority(&f->beside, cudaStreamNonBlocking, greatest), err) ||
+	    DTP_CUDA(cudaEventCreateWithFlags(&f->ready, cudaEventDisableTiming), err) ||
+	    DTP_CUDA(cudaEventCreateWithFlags(&f->done, cudaEventDisableTiming), err))
+		return err->code;
+	return DTP_OK;
+}
+
 enum dtp_code dtp_comm_nccl(struct dtp_comm *control, struct dtp_cuda *cuda, double timeout_s, struct dtp_comm **out,
 			    struct dtp_err *err)
 {
@@ -456,14 +517,12 @@ enum dtp_code dtp_comm_nccl(struct dtp_comm *control, struct dtp_cuda *cuda, dou
 		return dtp_fail(err, DTP_FAILED, "out of memory for a communicator of %d ranks", control->size);
 	*f = (struct family){.cuda = cuda, .control = control, .mon = control->mon, .timeout_s = timeout_s,
 			     .watch = {f, check, control->mon}};
-	if (load(&f->nccl, err)) {
-		free(f);
-		return err->code;
-	}
-	struct nccl_comm *c = new_member(f, control, false);
+	struct nccl_comm *c = begin_family(f, err) ? NULL : new_member(f, control, false);
 	if (!c) {
-		free(f);
-		return dtp_fail(err, DTP_FAILED, "out of memory for a communicator of %d ranks", control->size);
+		enum dtp_code code = err->code ? err->code : dtp_fail(err, DTP_FAILED, "out of memory for a communicator of %d ranks",
+								      control->size);
+		end_family(f);
+		return code;
 	}
 	cuda->watch = &f->watch;
 	if (meet(c, err)) {

@@ -314,6 +314,82 @@ static void nccl_end_of_the_run_ends_a_wait(void **state)
 	monitor.stopped = dtp_monitor_none.stopped;
 }
 
+/* ---- sums beside other work */
+
+enum { PART = 3000 };
+
+/* Fills two parts of x, each of which is summed as soon as it is there. */
+static void sum_in_parts(struct dtp_comm *c, char *x, const float *values)
+{
+	struct face *f = self(c);
+	struct dtp_err err = DTP_ERR_INIT;
+	size_t n = PART * sizeof(float);
+
+	for (int i = 0; i < 2; i++) {
+		sure(cudaMemcpyAsync(x + (size_t)i * n, (const char *)values + (size_t)i * n, n, cudaMemcpyDeviceToDevice, f->cuda->stream));
+		CHECK(dtp_start_all_reduce(f->inner, x + (size_t)i * n, PART, DTP_F32, &err) == DTP_OK);
+	}
+	CHECK(f->inner->ops->join(f->inner, &err) == DTP_OK);
+}
+
+static void check_sums(struct dtp_comm *c, void *x)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	float got[2 * PART];
+
+	CHECK(dtp_cuda_wait(self(c)->cuda, &err) == DTP_OK);
+	sure(cudaMemcpy(got, x, sizeof got, cudaMemcpyDeviceToHost));
+	for (int i = 0; i < 2 * PART; i++)
+		CHECK(got[i] == (float)(c->size * i + c->size * (c->size - 1) / 2));
+}
+
+/* As they are, and as a graph: the stream of the sums joins the capture by the events. */
+static void beside(struct dtp_comm *c)
+{
+	struct face *f = self(c);
+	struct dtp_err err = DTP_ERR_INIT;
+	float host[2 * PART];
+	cudaGraph_t graph;
+	cudaGraphExec_t exec;
+	void *x, *values;
+
+	for (int i = 0; i < 2 * PART; i++)
+		host[i] = (float)(i + c->rank);
+	values = device_copy(f, host, sizeof host);
+	x = device_copy(f, host, sizeof host);
+	for (int i = 0; i < 3; i++) {
+		sum_in_parts(c, x, values);
+		check_sums(c, x);
+	}
+	CHECK(f->inner->ops->join(f->inner, &err) == DTP_OK); /* nothing is there to be joined */
+	sure(cudaStreamBeginCapture(f->cuda->stream, cudaStreamCaptureModeThreadLocal));
+	sum_in_parts(c, x, values);
+	sure(cudaStreamEndCapture(f->cuda->stream, &graph));
+	sure(cudaGraphInstantiate(&exec, graph, 0));
+	for (int i = 0; i < 3; i++) {
+		sure(cudaGraphLaunch(exec, f->cuda->stream));
+		check_sums(c, x);
+	}
+	sure(cudaGraphExecDestroy(exec));
+	sure(cudaGraphDestroy(graph));
+	sure(cudaFree(values));
+	sure(cudaFree(x));
+}
+
+static void nccl_sums_beside_other_work(void **state)
+{
+	static const char *const modes[] = {"eager", "deferred", "random"};
+	const char *former = getenv("DIFFTP_EMU_STREAMS");
+
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		setenv("DIFFTP_EMU_STREAMS", modes[i], 1);
+		run_ranks(2, beside);
+		run_ranks(3, beside);
+	}
+	setenv("DIFFTP_EMU_STREAMS", former, 1);
+}
+
 /* ---- refusals and faults */
 
 static const char *fault; /* of rank 1 */
@@ -476,6 +552,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(nccl_death_of_a_peer_ends_the_wait),
 		cmocka_unit_test(nccl_abort_ends_a_wait),
 		cmocka_unit_test(nccl_end_of_the_run_ends_a_wait),
+		cmocka_unit_test(nccl_sums_beside_other_work),
 		cmocka_unit_test(nccl_every_fault_is_told_and_ends_all_ranks),
 		cmocka_unit_test(nccl_rank_that_does_not_come_is_not_waited_for),
 		cmocka_unit_test(nccl_refuses_ranks_on_one_gpu),
