@@ -79,6 +79,24 @@ says "'ncclGetVersion' is missing"
 ! grep -q load "$dir/stderr" || fail "weights were read: $(cat "$dir/stderr")"
 done_
 
+# The stand-in for NCCL sums an element in the same order whatever the parts; half a layer is as good a product as the whole.
+case_ sums_beside_products_are_the_same
+for tp in 2 4; do
+	for overlap in on off auto; do
+		DIFFTP_EMU_CALLS="$dir/calls.$overlap" run --tp-degree $tp --height 64 --width 64 --dtype fp32 --overlap $overlap --no-metadata \
+			--force --dump-stages "$dir/$overlap.safetensors" -o "$dir/$overlap.png"
+		[ $rc -eq 0 ] || fail "tp $tp, $overlap: exit code $rc: $(cat "$dir/stderr")"
+	done
+	cmp -s "$dir/on.safetensors" "$dir/off.safetensors" || fail "tp $tp: the stages differ"
+	cmp -s "$dir/on.png" "$dir/off.png" || fail "tp $tp: the pictures differ"
+done
+sums() { # how many parts were summed
+	awk '$1 == "ncclAllReduce" { n += $2 } END { print n }' "$dir/calls.$1"
+}
+[ "$(sums on)" -gt "$(sums off)" ] || fail "nothing was summed in parts: $(sums on) sums, off $(sums off)"
+[ "$(sums auto)" -eq "$(sums off)" ] || fail "so few tokens were summed in parts: $(sums auto) sums, off $(sums off)"
+done_
+
 case_ a_fault_of_nccl_is_told_with_its_rank
 DIFFTP_EMU_FAIL=ncclAllReduce:3 run -o "$dir/x.png"
 [ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"
