@@ -255,6 +255,21 @@ static enum dtp_code over_limit(struct dtp_pipeline *p, const struct dtp_options
 	return err->code;
 }
 
+enum dtp_code dtp_fit_check_whole(struct dtp_pipeline *p, const struct dtp_request *r, const struct dtp_host_memory *host,
+				  struct dtp_err *err)
+{
+	struct dtp_phase_memory m;
+
+	if (dtp_pipeline_whole_memory(p, r, &m, err))
+		return err->code;
+	if (dtp_phase_bytes(&m) <= host->available)
+		return DTP_OK;
+	struct dtp_text_pair sizes = dtp_bytes_apart(dtp_phase_bytes(&m), host->available);
+	return dtp_fail(err, DTP_REFUSED, "not enough memory: rank 0 computes the whole model on the host, beside its part on the GPU, which takes "
+			"%s, %s are available\nthe largest layer %s, scratch %s, staging %s; a smaller picture takes less", sizes.a.s, sizes.b.s,
+			dtp_bytes_text(m.weights).s, dtp_bytes_text(m.scratch).s, dtp_bytes_text(m.staging).s);
+}
+
 enum dtp_code dtp_fit_check(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
 			    const struct dtp_bound *b, struct dtp_err *err)
 {

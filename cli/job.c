@@ -395,6 +395,10 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, const str
 	bool known = !code || progress; /* only rank 0's host must have them, and without them nothing can be predicted */
 	if (!code)
 		code = check_model(args, p, &o, &q, writes, &limits, seat, &gpus, err);
+	if (!code && progress && gpus.n && o.beside_whole) {
+		struct dtp_host_memory memory = dtp_host_memory("");
+		code = dtp_fit_check_whole(p, &q, &memory, err);
+	}
 	code = known ? code : DTP_OK;
 	if (code == DTP_OK && progress) {
 		announce(args, progress, p, &o, &q, seat, &gpus);

@@ -106,6 +106,10 @@ struct dtp_phase_memory {
 int dtp_request_phases(const struct dtp_request *r);
 enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_request *r, int rank,
 				  struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err);
+/* What the whole model beside rank 0's part (beside_whole) takes: of host memory, wherever the ranks compute.  On CPUs it is counted in
+ * each phase of dtp_pipeline_memory already. */
+enum dtp_code dtp_pipeline_whole_memory(struct dtp_pipeline *p, const struct dtp_request *r, struct dtp_phase_memory *out,
+					struct dtp_err *err);
 
 /* What one rank computes and sums with the others, from the same dry run. */
 struct dtp_phase_cost {

@@ -121,6 +121,24 @@ static enum dtp_code add_whole(struct dtp_pipeline *p, const struct dtp_request 
 	return rc;
 }
 
+enum dtp_code dtp_pipeline_whole_memory(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_phase_memory *out,
+					struct dtp_err *err)
+{
+	struct dtp_phase_memory added[DTP_NPHASES] = {{0}};
+	enum dtp_device device = p->device;
+	struct dtp_backend *dry;
+
+	if (dtp_backend_dry(p->compute, DTP_DEVICE_CPU, &dry, err))
+		return err->code;
+	p->device = DTP_DEVICE_CPU;
+	enum dtp_code rc = add_whole(p, req, dry, added, err);
+	p->device = device;
+	dry->ops->destroy(dry);
+	*out = added[0];
+	out->name = "whole model";
+	return rc;
+}
+
 /* What the references take on the host: their pixels on rank 0, and their tokens. */
 static uint64_t references_bytes(const struct dtp_pipeline *p, const struct dtp_request *req, int rank)
 {

@@ -70,6 +70,13 @@ enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_reque
 	return DTP_OK;
 }
 
+enum dtp_code dtp_pipeline_whole_memory(struct dtp_pipeline *p, const struct dtp_request *r, struct dtp_phase_memory *out, struct dtp_err *err)
+{
+	(void)p, (void)r, (void)err;
+	*out = (struct dtp_phase_memory){.name = "whole model", .weights = 300 * MB, .scratch = 200 * MB, .staging = 64 * MB};
+	return DTP_OK;
+}
+
 static struct dtp_err err;
 
 static uint64_t need(struct dtp_options o, struct dtp_request r)
@@ -196,6 +203,19 @@ static void fit_names_the_control_group(void **state)
 	err = (struct dtp_err)DTP_ERR_INIT;
 	dtp_fit_check(&p, &o, &request, &bound, &err);
 	assert_message(&err, DTP_REFUSED, "1.0 MB are available (control group's limit)", NULL);
+}
+
+static void fit_of_the_whole_model_beside_gpus(void **state)
+{
+	(void)state;
+	struct dtp_pipeline p = {{.tp_degree = 2, .device = DTP_DEVICE_CUDA, .beside_whole = true}};
+	struct dtp_host_memory m = {564 * MB, 564 * MB, UINT64_MAX};
+	err = (struct dtp_err)DTP_ERR_INIT;
+	assert_int_equal(dtp_fit_check_whole(&p, &request, &m, &err), DTP_OK);
+	m.available--;
+	dtp_fit_check_whole(&p, &request, &m, &err);
+	assert_message(&err, DTP_REFUSED, "which takes 564000000 bytes, 563999999 bytes are available\nthe largest layer 300 MB, scratch 200 MB, "
+		       "staging 64 MB", NULL);
 }
 
 static void fit_holds_each_rank_to_its_limit(void **state)
@@ -362,6 +382,7 @@ int main(void)
 		cmocka_unit_test(fit_counts_every_replica),
 		cmocka_unit_test(fit_suggests_a_smaller_picture),
 		cmocka_unit_test(fit_names_the_control_group),
+		cmocka_unit_test(fit_of_the_whole_model_beside_gpus),
 		cmocka_unit_test(fit_holds_each_rank_to_its_limit),
 		cmocka_unit_test(fit_finds_the_smallest_degree),
 		cmocka_unit_test(sizes),

@@ -155,6 +155,40 @@ static void prediction_needs_no_tokenizer(void **state)
 	dtp_pipeline_close(q);
 }
 
+/* The whole model that verify computes takes the host's memory, the same on whatever the ranks compute: of ranks on CPUs it is part of
+ * their own, of ranks on GPUs it is not. */
+static void whole_model_is_the_hosts(void **state)
+{
+	struct dtp_phase_memory whole[2], alone[DTP_NPHASES], beside[DTP_NPHASES];
+	struct dtp_err err = DTP_ERR_INIT;
+
+	(void)state;
+	for (int gpu = 0; gpu < 2; gpu++) {
+		struct dtp_options o = {.model = fixture("models/klein-tiny"), .tp_degree = 2, .compute = DTP_BF16, .no_tokenizer = true,
+					.device = gpu ? DTP_DEVICE_CUDA : DTP_DEVICE_CPU};
+		struct dtp_pipeline *p, *q;
+		assert_int_equal(dtp_pipeline_open(&o, &dtp_monitor_none, &p, &err), DTP_OK);
+		o.beside_whole = true;
+		assert_int_equal(dtp_pipeline_open(&o, &dtp_monitor_none, &q, &err), DTP_OK);
+		struct dtp_request r = request_of(p);
+		assert_int_equal(dtp_pipeline_whole_memory(q, &r, &whole[gpu], &err), DTP_OK);
+		for (int rank = 0; rank < 2; rank++) {
+			uint64_t added = !gpu && !rank;
+			assert_int_equal(dtp_pipeline_memory(p, &r, rank, alone, &err), DTP_OK);
+			assert_int_equal(dtp_pipeline_memory(q, &r, rank, beside, &err), DTP_OK);
+			for (int i = 0; i < DTP_NPHASES - 1; i++) {
+				assert_true(beside[i].weights == alone[i].weights + added * whole[gpu].weights);
+				assert_true(beside[i].scratch == alone[i].scratch + added * whole[gpu].scratch);
+			}
+		}
+		assert_int_equal(dtp_pipeline_device(q), o.device);
+		dtp_pipeline_close(p);
+		dtp_pipeline_close(q);
+	}
+	assert_true(whole[0].weights > 0 && whole[0].scratch > 0);
+	assert_true(whole[0].weights == whole[1].weights && whole[0].scratch == whole[1].scratch && whole[0].staging == whole[1].staging);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -163,6 +197,7 @@ int main(void)
 		cmocka_unit_test(cost_counts_the_sums),
 		cmocka_unit_test(degree_is_set_as_by_opening),
 		cmocka_unit_test(prediction_needs_no_tokenizer),
+		cmocka_unit_test(whole_model_is_the_hosts),
 	};
 	return cmocka_run_group_tests_name("report", tests, NULL, NULL);
 }

@@ -99,4 +99,25 @@ CUDA_VISIBLE_DEVICES="" plan --device auto
 right
 json device cpu
 done_
+
+case_ verify_on_gpus
+gpu verify --model $model --device cuda --tp-degree 2 --height 32 --width 32 --max-sequence-length 16
+right
+grep -q '^All agree\.$' "$dir/stdout" || fail "$(tail -n 3 "$dir/stdout")"
+done_
+
+# GPUs that hold their parts, and a host that has no room for the activations of all.
+case_ verify_needs_the_hosts_memory_too
+m=$dir/large
+cp -r $model "$m"
+rm "$m"/*/*.safetensors
+cat >"$m/transformer/config.json" <<'END'
+{"_class_name": "Flux2Transformer2DModel", "num_layers": 8, "num_single_layers": 24, "attention_head_dim": 128,
+ "num_attention_heads": 32, "joint_attention_dim": 120, "axes_dims_rope": [32, 32, 32, 32], "guidance_embeds": false}
+END
+"$TESTBIN/tool_sparse" "$m" || fail "no sparse files"
+DIFFTP_EMU_MEMORY=0x100000000000 gpu verify --model "$m" --device cuda --tp-degree 4 --height 16384 --width 16384 --max-sequence-length 16
+[ $rc -eq 2 ] || fail "exit code $rc"
+says '^difftp: not enough memory: rank 0 computes the whole model on the host, beside its part on the GPU, which takes [0-9.]* GB, '
+done_
 finish
