@@ -62,6 +62,9 @@ static bool run_copy(void *arg)
 		c->src = (char *)(c + 1);
 	if (c->watched && sum_of(c) != c->sum)
 		emu_misuse("the host changed the %zu bytes that a copy to the device reads, before it ran", c->width * c->height);
+	if (!c->taken)
+		emu_uses_rows(c->src, c->src_pitch, c->width, c->height, false);
+	emu_uses_rows(c->dst, c->dst_pitch, c->width, c->height, true);
 	for (size_t row = 0; row < c->height; row++)
 		memmove(c->dst + row * c->dst_pitch, c->src + row * c->src_pitch, c->width);
 	return true;
@@ -204,6 +207,7 @@ static bool run_fill(void *arg)
 	const struct fill *f = arg;
 
 	emu_check(f->p, extent(f->pitch, f->width, f->height), EMU_DEVICE, "a fill");
+	emu_uses_rows(f->p, f->pitch, f->width, f->height, true);
 	for (size_t row = 0; row < f->height; row++)
 		memset(f->p + row * f->pitch, f->value, f->width);
 	return true;

@@ -101,6 +101,12 @@ static void some_columns(const struct emu_product *p, const rows_of_d *panel, co
 			put(p, row + i, column + j, sum[j][i]);
 }
 
+static void uses(const struct emu_matrix *m, bool write)
+{
+	if (m->p)
+		emu_uses_rows(m->p, (size_t)m->ld * element(m->bf16), m->rows * element(m->bf16), m->columns, write);
+}
+
 bool emu_product_compute(void *product)
 {
 	const struct emu_product *p = product;
@@ -109,6 +115,13 @@ bool emu_product_compute(void *product)
 	if (!panel)
 		emu_misuse("no memory for the emulator itself");
 	emu_product_check(p);
+	uses(&p->a, false);
+	uses(&p->b, false);
+	uses(&p->c, false);
+	uses(&p->d, true);
+	if (p->bias)
+		emu_uses(p->bias, p->m * element(p->d.bf16), false);
+	emu_uses(p->workspace, p->workspace_size, true);
 	float *b = take_columns(p);
 	for (uint64_t row = 0; row < p->m; row += ROWS) {
 		take_rows(p, row, panel);

@@ -300,10 +300,27 @@ static void convolution(const struct emu_dnn_job *j)
 	free(x);
 }
 
+/* What lies between the rows of a tensor with gaps is another's: of such a one the first element counts. */
+static void uses(const struct emu_dnn_tensor *t, bool write)
+{
+	size_t n = element(t);
+
+	for (int i = 0; i < 4; i++)
+		n *= (size_t)t->dims[i];
+	if (t->p && !t->by_value)
+		emu_uses(t->p, n == extent(t) ? n : element(t), write);
+}
+
 bool emu_dnn_compute(void *arg)
 {
 	const struct emu_dnn_job *j = arg;
+	const struct emu_dnn_tensor *const read[] = {&j->q, &j->k, &j->v, &j->x, &j->w, &j->bias};
 
+	for (size_t i = 0; i < sizeof read / sizeof *read; i++)
+		uses(read[i], false);
+	uses(&j->out, true);
+	uses(&j->stats, true);
+	emu_uses(j->workspace, j->workspace_size, true);
 	if (j->workspace_size) /* whoever keeps something in it loses it */
 		memset(j->workspace, 0xff, j->workspace_size);
 	if (j->attention)

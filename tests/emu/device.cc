@@ -292,6 +292,16 @@ static void run_block(const char *order, uint64_t number)
 	}
 }
 
+/* What a pointer among the arguments points to is where a kernel begins to read or to write; which of both, and how far, is not known. */
+static void use_arguments(const launch *l)
+{
+	for (size_t i = 0; i < sizeof l->closure; i += sizeof(void *)) {
+		void *p;
+		memcpy(&p, l->closure + i, sizeof p);
+		emu_uses(p, 1, false);
+	}
+}
+
 static bool run_grid(void *arg)
 {
 	const char *order = getenv("DIFFTP_EMU_ORDER");
@@ -299,6 +309,7 @@ static bool run_grid(void *arg)
 	if (pthread_mutex_lock(&running))
 		emu_misuse("%s: a kernel before it was left in the middle, by a signal", static_cast<launch *>(arg)->name);
 	grid = static_cast<launch *>(arg);
+	use_arguments(grid);
 	threads = grid->block.x * grid->block.y * grid->block.z;
 	launches++;
 	uint64_t blocks = static_cast<uint64_t>(grid->grid.x) * grid->grid.y * grid->grid.z;

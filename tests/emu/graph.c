@@ -13,6 +13,7 @@ struct node {
 	void *arg;
 	size_t arg_size;
 	const char *name;
+	int strand; /* that of the stream that it was captured from */
 	int *before, nbefore; /* the nodes that it follows */
 };
 
@@ -51,6 +52,7 @@ struct emu_launch {
 	struct {
 		void *arg;
 		bool done;
+		struct emu_turn turn;
 	} *run;
 };
 
@@ -128,7 +130,7 @@ void emu_capture_work(cudaStream_t st, emu_work *work, const void *arg, size_t a
 	}
 	struct node *node = &nodes->node[nodes->n];
 	*node = (struct node){.work = work, .arg = need(malloc(arg_size + 1)), .arg_size = arg_size, .name = name,
-			      .before = f->nodes, .nbefore = f->n};
+			      .strand = emu_stream_strand(st), .before = f->nodes, .nbefore = f->n};
 	if (arg_size)
 		memcpy(node->arg, arg, arg_size);
 	f->nodes = NULL;
@@ -385,32 +387,37 @@ static bool is_ready(const struct emu_launch *launch, int i)
 	return !launch->run[i].done;
 }
 
-static bool run_node(struct emu_launch *launch, int i)
+static bool run_node(struct emu_launch *launch, int i, const struct emu_clock *clock)
 {
 	const struct node *node = &launch->nodes->node[i];
+	struct emu_clock before = *clock;
 
 	if (!launch->run[i].arg) {
 		launch->run[i].arg = need(malloc(node->arg_size + 1));
 		if (node->arg_size)
 			memcpy(launch->run[i].arg, node->arg, node->arg_size);
 	}
-	launch->run[i].done = emu_run(node->work, launch->run[i].arg, node->name);
+	for (int j = 0; j < node->nbefore; j++)
+		emu_clock_join(&before, &launch->run[node->before[j]].turn.clock);
+	launch->run[i].done = emu_run(node->work, launch->run[i].arg, node->name, &launch->run[i].turn, node->strand, &before);
 	return launch->run[i].done;
 }
 
-bool emu_launch_step(struct emu_launch *launch, bool *finished)
+bool emu_launch_step(struct emu_launch *launch, struct emu_clock *clock, bool *finished)
 {
 	int n = launch->nodes->n, first = emu_mode() == EMU_RANDOM && n ? (int)emu_random((unsigned)n) : 0;
 	bool moved = !launch->left;
 
 	for (int k = 0; k < n && !moved; k++) {
 		int i = emu_mode() == EMU_DEFERRED ? n - 1 - k : (first + k) % n;
-		if (is_ready(launch, i) && run_node(launch, i)) {
+		if (is_ready(launch, i) && run_node(launch, i, clock)) {
 			launch->left--;
 			moved = true;
 		}
 	}
 	*finished = !launch->left;
+	for (int i = 0; i < n && *finished; i++)
+		emu_clock_join(clock, &launch->run[i].turn.clock);
 	return moved;
 }
 

@@ -21,6 +21,7 @@ struct block {
 	enum emu_memory kind;
 	int device;
 	bool alive, open;
+	struct emu_spans *spans; /* order.c */
 };
 
 /* Addresses are given out in ascending order: the array is sorted by them. */
@@ -207,6 +208,8 @@ static void block_free(void *p, enum emu_memory kind, const char *call)
 	if (emu_waits_for_range(b->base, b->size, &user))
 		emu_misuse("%s of %s memory of %zu bytes that '%s' still waits to use", call, kind_name(kind), b->size, user);
 	check_margins(b);
+	emu_spans_free(b->spans);
+	b->spans = NULL;
 	b->alive = false;
 	protect(b, PROT_NONE);
 	madvise(b->pages, b->npages, MADV_DONTNEED);
@@ -222,6 +225,13 @@ struct emu_range emu_find(const void *p)
 		r = (struct emu_range){.kind = b->kind, .base = b->base, .size = b->size};
 	emu_unlock();
 	return r;
+}
+
+struct emu_spans **emu_spans_at(const void *p)
+{
+	struct block *b = any_block(p);
+
+	return b && b->alive && (const char *)p >= b->base && (const char *)p < b->base + b->size ? &b->spans : NULL;
 }
 
 bool emu_in_heap(const void *p)

@@ -154,6 +154,8 @@ bool emu_collective(void *arg)
 	if (!o->begun)
 		begin(o);
 	size_t size = emu_type_size((ncclDataType_t)type_of(o)), most = EMU_PIECE / size;
+	emu_uses(o->send, o->call.op == EMU_BROADCAST && o->call.root != c->rank ? 0 : o->call.count * size, false);
+	emu_uses(o->recv, o->call.count * size * (o->call.op == EMU_ALL_GATHER ? (size_t)c->size : 1), true);
 	struct emu_seat *mine = &c->world->seats[c->rank];
 	while (o->at < o->call.count) {
 		size_t n = o->call.count - o->at < most ? o->call.count - o->at : most;
@@ -218,6 +220,8 @@ bool emu_exchange(void *arg)
 		c->begun++;
 		c->world->seats[c->rank].doing = (struct emu_posted){.op = EMU_POINT_TO_POINT, .number = c->numbers};
 	}
+	for (int i = 0; i < e->n; i++)
+		emu_uses(e->message[i].data, e->message[i].nbytes, e->message[i].receive);
 	while (moved) {
 		moved = false;
 		for (int i = 0; i < e->n; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of the stand-in for the CUDA runtime: report.c, memory.c, devices.c, copy.c, stream.c, graph.c.  One lock guards all of it;
+/* Inside of the stand-in for the CUDA runtime: report.c, memory.c, devices.c, copy.c, stream.c, graph.c, order.c.  One lock guards all of it;
  * work on streams runs under it. */
 #ifndef EMU_RUNTIME_H
 #define EMU_RUNTIME_H
@@ -41,6 +41,33 @@ bool emu_in_heap(const void *p);
 void emu_heap_close(void);
 unsigned emu_memory_leaks(char *text, size_t size);
 
+/* Where what the allocation that p lies in was used for is kept; NULL if it lies in none. */
+struct emu_spans;
+struct emu_spans **emu_spans_at(const void *p);
+
+/* ---- order.c: what comes before what.  See there. */
+enum { EMU_STRANDS = 8 };
+struct emu_clock {
+	uint64_t seen[EMU_STRANDS]; /* how much work of each strand is known to come before */
+};
+void emu_clock_join(struct emu_clock *to, const struct emu_clock *from);
+/* What the host knows to be over, and so what comes before all that it does next. */
+const struct emu_clock *emu_host_clock(void);
+void emu_host_learns(const struct emu_clock *);
+void emu_host_learns_turn(void); /* of all that comes before the work that runs, and of that */
+/* -1: there are too many. */
+int emu_strand_new(void);
+void emu_strand_end(int strand);
+/* Work's turn: begins once, and goes on as often as it is called. */
+struct emu_turn {
+	bool begun;
+	int strand;
+	struct emu_clock clock; /* this work included */
+};
+void emu_turn_begin(struct emu_turn *, int strand, const struct emu_clock *before, const char *name);
+void emu_turn_over(void);
+void emu_spans_free(struct emu_spans *);
+
 /* ---- copy.c: whether this work is a copy that uses some of [p, p + size). */
 bool emu_copy_uses(emu_work *work, const void *arg, const void *p, size_t size);
 
@@ -50,6 +77,7 @@ struct emu_point {
 	const char *name;
 	int refs;
 	bool reached;
+	struct emu_clock clock; /* of what came before, once it is reached */
 	double ms; /* when */
 };
 struct emu_point *emu_point_keep(struct emu_point *);
@@ -70,7 +98,8 @@ void emu_advance(void);
 /* The name of the work that runs now, or NULL. */
 const char *emu_running(void);
 /* Runs work under the rules of all work; false when it must be called again. */
-bool emu_run(emu_work *work, void *arg, const char *name);
+bool emu_run(emu_work *work, void *arg, const char *name, struct emu_turn *turn, int strand, const struct emu_clock *before);
+int emu_stream_strand(cudaStream_t);
 /* Puts work at the end of a stream, or into the graph that is being captured from it.  Called between emu_begin and emu_end. */
 cudaError_t emu_put(cudaStream_t, emu_work *work, const void *arg, size_t arg_size, const char *name);
 /* Whether a copy that has not run uses some of [p, p + size). */
@@ -88,9 +117,10 @@ void emu_capture_record(cudaStream_t, cudaEvent_t);
 bool emu_capture_wait(cudaStream_t, cudaEvent_t);
 /* Ends the process if a capture forbids the call; stream: the one it waits for, or NULL for any. */
 void emu_not_while_capturing(const char *call);
-/* One step of a launched graph: false when nothing of it can run now; *finished when nothing is left. */
+/* One step of a launched graph: false when nothing of it can run now; *finished when nothing is left, and *clock, which is that of what comes
+ * before it, then is that of what comes after. */
 struct emu_launch;
-bool emu_launch_step(struct emu_launch *, bool *finished);
+bool emu_launch_step(struct emu_launch *, struct emu_clock *clock, bool *finished);
 void emu_launch_free(struct emu_launch *);
 /* Puts a launch at the end of a stream. */
 struct emu_point *emu_enqueue_launch(cudaStream_t, struct emu_launch *);

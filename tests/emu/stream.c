@@ -18,6 +18,8 @@ struct op {
 	void *arg;
 	struct emu_point *point;
 	struct emu_launch *launch;
+	struct emu_turn turn;    /* of WORK */
+	struct emu_clock given;  /* what the host knew */
 };
 
 struct CUstream_st {
@@ -25,6 +27,8 @@ struct CUstream_st {
 	int device;
 	bool alive, blocking; /* blocking: ordered with the default stream */
 	bool queried;         /* the host asked whether it is done, and was told no */
+	int strand;
+	struct emu_clock clock; /* of what has run */
 	struct op *head, **tail;
 	struct emu_frontier frontier;
 };
@@ -74,6 +78,7 @@ static struct CUstream_st *stream_new(int device, bool blocking)
 	st->device = device;
 	st->alive = true;
 	st->blocking = blocking;
+	st->strand = emu_strand_new();
 	st->tail = &st->head;
 	st->next = s.streams;
 	s.streams = st;
@@ -105,6 +110,11 @@ cudaStream_t emu_stream(cudaStream_t st, const char *call)
 	emu_misuse("%s with %p, which is no stream", call, (void *)st);
 }
 
+int emu_stream_strand(cudaStream_t st)
+{
+	return st->strand;
+}
+
 struct emu_frontier *emu_stream_frontier(cudaStream_t st)
 {
 	return &st->frontier;
@@ -116,6 +126,7 @@ static struct op *append(struct CUstream_st *st, enum kind kind, const char *nam
 
 	op->kind = kind;
 	op->name = name;
+	op->given = *emu_host_clock();
 	*st->tail = op;
 	st->tail = &op->next;
 	return op;
@@ -130,9 +141,21 @@ struct emu_point *emu_mark(cudaStream_t st)
 	return p;
 }
 
+/* The end of all that a stream has been given. */
+static struct emu_point *last_point(struct CUstream_st *st)
+{
+	if (st->head)
+		return emu_mark(st);
+	struct emu_point *p = need(calloc(1, sizeof *p));
+	*p = (struct emu_point){.stream = st, .name = "a point", .refs = 1, .reached = true, .clock = st->clock};
+	return p;
+}
+
 void emu_after(cudaStream_t st, struct emu_point *p)
 {
-	if (!p->reached)
+	if (p->reached && !st->head)
+		emu_clock_join(&st->clock, &p->clock);
+	else
 		append(st, WAIT, "wait")->point = emu_point_keep(p);
 }
 
@@ -141,13 +164,13 @@ static void order_with_default(struct CUstream_st *st)
 {
 	if (is_default(st)) {
 		for (struct CUstream_st *i = s.streams; i; i = i->next)
-			if (i->blocking && i->head && i->device == st->device) {
-				struct emu_point *p = emu_mark(i);
+			if (i->blocking && i->device == st->device) {
+				struct emu_point *p = last_point(i);
 				emu_after(st, p);
 				emu_point_drop(p);
 			}
-	} else if (st->blocking && default_stream(st->device)->head) {
-		struct emu_point *p = emu_mark(default_stream(st->device));
+	} else if (st->blocking) {
+		struct emu_point *p = last_point(default_stream(st->device));
 		emu_after(st, p);
 		emu_point_drop(p);
 	}
@@ -158,16 +181,18 @@ const char *emu_running(void)
 	return s.running;
 }
 
-bool emu_run(emu_work *work, void *arg, const char *name)
+bool emu_run(emu_work *work, void *arg, const char *name, struct emu_turn *turn, int strand, const struct emu_clock *before)
 {
 	int code = cudaErrorIllegalAddress;
 	bool done = true;
 
 	if (emu_sticky())
 		return true; /* nothing runs any more */
+	emu_turn_begin(turn, strand, before, name);
 	s.running = name;
 	done = work(arg);
 	s.running = NULL;
+	emu_turn_over();
 	if (done && emu_call("work", &code))
 		emu_async_error((cudaError_t)code);
 	return done;
@@ -190,21 +215,25 @@ static bool step(struct CUstream_st *st)
 
 	if (!op)
 		return false;
+	emu_clock_join(&st->clock, &op->given);
 	switch (op->kind) {
 	case WORK:
-		if (!emu_run(op->work, op->arg, op->name))
+		if (!emu_run(op->work, op->arg, op->name, &op->turn, st->strand, &st->clock))
 			return false;
+		emu_clock_join(&st->clock, &op->turn.clock);
 		break;
 	case RECORD:
 		op->point->reached = true;
+		op->point->clock = st->clock;
 		op->point->ms = now_ms();
 		break;
 	case WAIT:
 		if (!op->point->reached)
 			return false;
+		emu_clock_join(&st->clock, &op->point->clock);
 		break;
 	case LAUNCH:
-		if (!emu_launch_step(op->launch, &finished))
+		if (!emu_launch_step(op->launch, &st->clock, &finished))
 			return false;
 		break;
 	}
@@ -275,6 +304,7 @@ void emu_reach(struct emu_point *p)
 			usleep(100);
 			emu_lock();
 		}
+	emu_host_learns(&p->clock);
 }
 
 void emu_drain(void)
@@ -285,11 +315,13 @@ void emu_drain(void)
 		for (struct CUstream_st *st = s.streams; st; st = st->next)
 			left |= st->head != NULL;
 		if (!left)
-			return;
+			break;
 		emu_unlock();
 		usleep(100);
 		emu_lock();
 	}
+	for (const struct CUstream_st *st = s.streams; st; st = st->next)
+		emu_host_learns(&st->clock);
 }
 
 void emu_advance(void)
@@ -417,6 +449,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle)
 	emu_reach(p);
 	emu_point_drop(p);
 	st->alive = false;
+	emu_strand_end(st->strand);
 	return emu_end(e);
 }
 
@@ -472,6 +505,8 @@ static cudaError_t query(bool *asked, const struct emu_point *p)
 	if (!p->reached && *asked)
 		run_for(p);
 	*asked = !p->reached;
+	if (p->reached)
+		emu_host_learns(&p->clock);
 	return emu_sticky() ? emu_sticky() : p->reached ? cudaSuccess : cudaErrorNotReady;
 }
 
@@ -487,6 +522,8 @@ cudaError_t cudaStreamQuery(cudaStream_t handle)
 			struct emu_point *p = end_of(st);
 			e = query(&st->queried, p);
 			emu_point_drop(p);
+		} else {
+			emu_host_learns(&st->clock);
 		}
 	}
 	emu_unlock();
@@ -518,6 +555,7 @@ static bool call_host(void *arg)
 	const struct host_function *h = arg;
 
 	h->function(h->data);
+	emu_host_learns_turn(); /* it may have told another thread */
 	return true;
 }
 
