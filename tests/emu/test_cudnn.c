@@ -371,9 +371,9 @@ static int with_a_fault(const char *call)
 	if (!rc && plan) {
 		void *x = device(8 * 8 * 8 * 4), *w = device(8 * 8 * 9 * 4), *b = device(8 * 4), *out = device(8 * 8 * 8 * 4);
 		void *workspace = device(dtp_dnn_workspace(plan));
-		ok(cudaMemset(x, 0, 8 * 8 * 8 * 4));
-		ok(cudaMemset(w, 0, 8 * 8 * 9 * 4));
-		ok(cudaMemset(b, 0, 8 * 4));
+		ok(cudaMemsetAsync(x, 0, 8 * 8 * 8 * 4, stream));
+		ok(cudaMemsetAsync(w, 0, 8 * 8 * 9 * 4, stream));
+		ok(cudaMemsetAsync(b, 0, 8 * 4, stream));
 		rc = dtp_dnn_run_conv(dnn, plan, stream, out, x, w, b, workspace, &err);
 		ok(cudaStreamSynchronize(stream));
 		ok(cudaFree(x));
