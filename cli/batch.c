@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -82,9 +83,8 @@ struct batch {
 	struct dtp_items items;
 	struct dtp_record *record;
 	const struct dtp_sources *sources;
-	struct dtp_hosts hosts;
 	int64_t total;              /* images of the whole batch, if they are known */
-	int told;                   /* the least level that was told of */
+	int told;                   /* the least level of dtp_offload that was told of */
 	struct dtp_item *group[DTP_GROUP];
 	int ngroup;
 	const struct dtp_item *at;  /* what is being drawn */
@@ -96,10 +96,7 @@ static enum dtp_code encode(struct batch *b, const struct command *c, const char
 {
 	struct slot *s = &b->slot[c->slot];
 
-	const struct dtp_level *level = &dtp_levels[c->level];
-
-	b->session.several = level->pictures;
-	dtp_pipeline_stay(b->rank->pipeline, level->text || b->rank->options.keep_text_encoder, level->prompts);
+	dtp_pipeline_stay(b->rank->pipeline, dtp_offload_stay((int)c->level, true));
 	if (dtp_item_request(b->rank, text, (size_t)c->length, c->first, &s->line, &s->request, err))
 		return err->code;
 	return dtp_session_encode(&b->session, &s->request, &s->run, err);
@@ -234,21 +231,14 @@ static enum dtp_code draw_item(struct batch *b, int slot, struct dtp_err *err)
 	return code ? code : lead(b, &(struct command){.order = DROP, .slot = slot}, NULL, err);
 }
 
-static void tell_level(struct batch *b, int level)
+/* What stays loaded, at first and when it becomes less. */
+static void tell_offload(struct batch *b, const struct dtp_offload *f)
 {
-	const struct dtp_level *l = &dtp_levels[level];
-	char text[256] = "transformer and VAE do not fit beside each other: they are loaded in turn for each image";
-
-	if (level >= b->told)
+	if (f->level >= b->told)
 		return;
-	b->told = level;
-	if (l->pictures && l->prompts == 1)
-		snprintf(text, sizeof text, "the text encoder does not fit beside the transformer: they are loaded in turn for each prompt");
-	else if (l->pictures)
-		snprintf(text, sizeof text, "the text encoder does not fit beside the transformer: prompts are encoded in groups of up to %d, "
-			 "each of which loads both again", l->prompts);
+	b->told = f->level;
 	if (b->rank->rank == 0)
-		b->rank->mon->note(b->rank->mon->arg, text);
+		dtp_rank_tell_offload(b->rank, f);
 }
 
 /* All prompts first: an encoder that has to make room for the transformer is loaded once for the group. */
@@ -257,10 +247,10 @@ static enum dtp_code draw_group(struct batch *b, struct dtp_err *err)
 	enum dtp_code code = DTP_OK;
 
 	if (b->ngroup)
-		tell_level(b, b->group[0]->level);
+		tell_offload(b, b->group[0]->offload);
 	for (int i = 0; i < b->ngroup && !code && !finishing(b); i++) {
 		const struct dtp_item *item = b->group[i];
-		struct command c = {.order = ENCODE, .slot = i, .level = item->level, .first = item->first,
+		struct command c = {.order = ENCODE, .slot = i, .level = item->offload->level, .first = item->first,
 				    .length = (int64_t)item->len};
 		code = lead(b, &c, item->text, err);
 	}
@@ -319,10 +309,10 @@ static enum dtp_lines_got gather(struct batch *b, struct queue *q, struct dtp_it
 	while (got == DTP_LINES_LINE) {
 		struct dtp_item *item = b->group[b->ngroup++] = *next;
 		*next = NULL;
-		if (b->ngroup == dtp_levels[item->level].prompts)
+		if (b->ngroup == item->offload->stay.prompts)
 			break;
 		got = next_item(b, q, false, next, err);
-		if (got == DTP_LINES_LINE && (*next)->level != item->level)
+		if (got == DTP_LINES_LINE && (*next)->offload->level != item->offload->level)
 			break;
 	}
 	return got;
@@ -366,8 +356,7 @@ static enum dtp_code begin(struct batch *b, struct dtp_err *err)
 		return err->code;
 	if (dtp_barrier(r->mesh.dim[DTP_MESH_DP], err) || (r->rank && open_record(b, err)))
 		return err->code;
-	b->items = (struct dtp_items){.rank = r, .sources = b->sources, .record = r->args->resume ? b->record : NULL,
-				      .hosts = &b->hosts};
+	b->items = (struct dtp_items){.rank = r, .sources = b->sources, .record = r->args->resume ? b->record : NULL};
 	return dtp_lines_open(r, r->args->prompts, &b->items.lines, err);
 }
 
@@ -469,18 +458,15 @@ enum dtp_code dtp_batch_work(struct dtp_rank *rank, struct dtp_err *err)
 	if (!b)
 		return dtp_fail(err, DTP_FAILED, "out of memory");
 	b->rank = rank;
-	b->told = DTP_LEVELS - 1;
+	b->told = INT_MAX;
 	b->session = (struct dtp_session){.pipeline = rank->pipeline, .backend = rank->backend, .mesh = &rank->mesh,
-		.mon = rank->mon, .node_threads = rank->node_threads, .output = rank->request.output, .several = true};
-	enum dtp_code code = dtp_hosts_gather(rank, &b->hosts, err);
-	if (!code)
-		code = rank->mesh.dim[DTP_MESH_TP]->rank ? follow(b, err) : lead_replica(b, err);
+		.mon = rank->mon, .node_threads = rank->node_threads, .output = rank->request.output};
+	enum dtp_code code = rank->mesh.dim[DTP_MESH_TP]->rank ? follow(b, err) : lead_replica(b, err);
 	for (int i = 0; i < DTP_GROUP; i++)
 		drop(&b->slot[i]);
 	dtp_session_end(&b->session);
 	if (!code)
 		code = conclude(b, began, err);
-	dtp_hosts_free(&b->hosts);
 	free(b);
 	return code;
 }

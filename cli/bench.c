@@ -2,6 +2,7 @@
 /* The command that runs the pipeline and tells where the time goes. */
 #include "commands.h"
 #include "clock.h"
+#include "offload.h"
 #include "output.h"
 #include "progress.h"
 #include "text.h"
@@ -254,16 +255,31 @@ static enum dtp_code print(const struct dtp_rank *r, const struct measured *m, s
 
 /* ---- the run */
 
-static enum dtp_code run(struct dtp_rank *r, struct measured *m, struct dtp_err *err)
+/* The whole pipeline, each time: of components that stay anyway the load is no part of it but the first time. */
+static enum dtp_code repeat(struct dtp_rank *r, struct dtp_err *err)
 {
 	dtp_image_fn done = r->args->output ? dtp_output_write : dtp_output_discard;
+	bool stays = dtp_offload_asked(r->args) == DTP_ARG_OFFLOAD_NONE;
+	struct dtp_session s = {.pipeline = r->pipeline, .backend = r->backend, .mesh = &r->mesh, .mon = r->mon,
+				.node_threads = r->node_threads, .output = r->request.output};
+	enum dtp_code code = DTP_OK;
 
+	for (int i = 0; i < r->args->repeat && !code; i++) {
+		code = dtp_session_run(&s, &r->request, done, r, err);
+		if (!stays)
+			dtp_session_end(&s);
+	}
+	dtp_session_end(&s);
+	return code;
+}
+
+static enum dtp_code run(struct dtp_rank *r, struct measured *m, struct dtp_err *err)
+{
 	if (measure_peak(r, m, err))
 		return err->code;
 	double began = dtp_seconds();
-	for (int i = 0; i < r->args->repeat; i++)
-		if (dtp_pipeline_run(r->pipeline, &r->request, r->backend, &r->mesh, r->mon, r->node_threads, done, r, err))
-			return err->code;
+	if (repeat(r, err))
+		return err->code;
 	m->seconds = dtp_seconds() - began;
 	if (collect(r, m, err) || r->rank)
 		return err->code;

@@ -87,8 +87,36 @@ bool dtp_fits(const struct dtp_fit *fit, int degree, const struct dtp_bound *b)
 	return (!b->host || of_all(fit, b) <= b->host->available) && first_over(fit, degree, b) < 0;
 }
 
+const struct dtp_bound *dtp_fit_over(const struct dtp_fit *fit, const struct dtp_bound *bounds, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (!dtp_fits(fit, fit->degree, &bounds[i]))
+			return &bounds[i];
+	return NULL;
+}
+
+static void take_tighter(struct dtp_room *room, uint64_t need, uint64_t have)
+{
+	if (have != UINT64_MAX && (double)need / (double)have >= (double)room->need / (double)room->have)
+		*room = (struct dtp_room){need, have};
+}
+
+struct dtp_room dtp_fit_room(const struct dtp_fit *fit, const struct dtp_bound *bounds, int n)
+{
+	struct dtp_room room = {fit->largest, UINT64_MAX};
+
+	for (int i = 0; i < n; i++) {
+		const struct dtp_bound *b = &bounds[i];
+		for (int rank = 0; rank < fit->degree * replicas(b); rank++)
+			take_tighter(&room, fit->rank[rank % fit->degree], dtp_bound_rank(b, rank));
+		if (b->host)
+			take_tighter(&room, of_all(fit, b), b->host->available);
+	}
+	return room;
+}
+
 enum dtp_code dtp_fit_passes(struct dtp_pipeline *p, const struct dtp_options *o, struct dtp_request *r,
-			     const struct dtp_bound *b, struct dtp_err *err)
+			     const struct dtp_bound *bounds, int n, struct dtp_err *err)
 {
 	struct dtp_fit fit;
 
@@ -97,7 +125,7 @@ enum dtp_code dtp_fit_passes(struct dtp_pipeline *p, const struct dtp_options *o
 		return DTP_OK;
 	if (dtp_fit_predict(p, o, r, &fit, err))
 		return err->code;
-	r->passes_in_turn = !dtp_fits(&fit, o->tp_degree, b);
+	r->passes_in_turn = dtp_fit_over(&fit, bounds, n) != NULL;
 	return DTP_OK;
 }
 
@@ -215,9 +243,9 @@ static void advise_all(struct dtp_pipeline *p, const struct dtp_options *o, cons
 		advise(&other, r, b, "--dtype bf16", err);
 		other = *o;
 	}
-	if (o->keep_text_encoder) {
-		other.keep_text_encoder = false;
-		advise(&other, r, b, "without --keep-text-encoder it", err);
+	if (o->stay.pictures) {
+		other.stay = (struct dtp_residency){0};
+		advise(&other, r, b, "--offload stage", err);
 	}
 	if (dtp_pipeline_passes(p, r) > 1 && !r->passes_in_turn) {
 		struct dtp_request in_turn = *r;
@@ -238,6 +266,12 @@ static void tell_phase(const struct dtp_phase_memory *m, enum dtp_device device,
 		 dtp_bytes_text(dtp_rank_base_bytes(device)).s);
 }
 
+/* What takes more than it must. */
+static const char *asked(const struct dtp_options *o)
+{
+	return o->stay.text ? " for --offload none" : "";
+}
+
 static enum dtp_code over_limit(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
 				const struct dtp_bound *b, int rank, struct dtp_err *err)
 {
@@ -249,7 +283,7 @@ static enum dtp_code over_limit(struct dtp_pipeline *p, const struct dtp_options
 		return err->code;
 	struct dtp_text_pair sizes = dtp_bytes_apart(one.largest, allowed);
 	tell_phase(&one.phase, o->device, phase, sizeof phase);
-	dtp_fail(err, DTP_REFUSED, "not enough memory: rank %d needs %s at the peak, %s allows %s\n%s", rank, sizes.a.s,
+	dtp_fail(err, DTP_REFUSED, "not enough memory%s: rank %d needs %s at the peak, %s allows %s\n%s", asked(o), rank, sizes.a.s,
 		 device == allowed ? b->device->option : b->limit->option, sizes.b.s, phase);
 	advise_all(p, o, r, b, err);
 	return err->code;
@@ -288,8 +322,8 @@ enum dtp_code dtp_fit_check(struct dtp_pipeline *p, const struct dtp_options *o,
 	struct dtp_text_pair sizes = dtp_bytes_apart(of_all(&fit, b), host->available);
 	tell_phase(&fit.phase, o->device, phase, sizeof phase);
 	dtp_fail(err, DTP_REFUSED,
-		 "not enough memory: %d rank%s need%s %s at the peak, %s are available (%s)\nthe largest rank needs %s: %s",
-		 ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "", sizes.a.s,
+		 "not enough memory%s: %d rank%s need%s %s at the peak, %s are available (%s)\nthe largest rank needs %s: %s",
+		 asked(o), ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "", sizes.a.s,
 		 sizes.b.s, host->cgroup < host->machine ? "control group's limit" : "MemAvailable",
 		 dtp_bytes_text(fit.largest).s, phase);
 	advise_all(p, o, r, b, err);

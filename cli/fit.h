@@ -39,10 +39,18 @@ uint64_t dtp_phase_bytes(const struct dtp_phase_memory *m); /* without dtp_rank_
 /* Predicts from the checkpoint's headers; reads no weights. */
 enum dtp_code dtp_fit_predict(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
 			      struct dtp_fit *fit, struct dtp_err *err);
-/* Of two passes a step (dtp_pipeline_passes): both at once where that fits, else one after the other.  Sets r->passes_in_turn. */
-enum dtp_code dtp_fit_passes(struct dtp_pipeline *p, const struct dtp_options *o, struct dtp_request *r,
-			     const struct dtp_bound *b, struct dtp_err *err);
 bool dtp_fits(const struct dtp_fit *fit, int degree, const struct dtp_bound *b);
+/* The first of n bounds that is broken; NULL: none is. */
+const struct dtp_bound *dtp_fit_over(const struct dtp_fit *fit, const struct dtp_bound *bounds, int n);
+/* What is needed and what may be had where n bounds leave least; have UINT64_MAX: nothing bounds. */
+struct dtp_room {
+	uint64_t need, have;
+};
+struct dtp_room dtp_fit_room(const struct dtp_fit *fit, const struct dtp_bound *bounds, int n);
+/* Of two passes a step (dtp_pipeline_passes): both at once where that fits n bounds, else one after the other.  Sets
+ * r->passes_in_turn. */
+enum dtp_code dtp_fit_passes(struct dtp_pipeline *p, const struct dtp_options *o, struct dtp_request *r,
+			     const struct dtp_bound *bounds, int n, struct dtp_err *err);
 /* The smallest degree from `least` to `most` at which the job fits; 0: none.  fit: of that degree.  The pipeline gets its
  * degree, o->tp_degree, back. */
 int dtp_fit_smallest(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,

@@ -73,6 +73,7 @@ enum dtp_arg_dtype { DTP_ARG_BF16, DTP_ARG_FP32 };
 enum dtp_arg_device { DTP_ARG_AUTO, DTP_ARG_CPU, DTP_ARG_CUDA };
 enum dtp_arg_reduce { DTP_ARG_REDUCE_AUTO, DTP_ARG_REDUCE_FP32, DTP_ARG_REDUCE_BF16 };
 enum dtp_arg_passes { DTP_ARG_PASSES_AUTO, DTP_ARG_TOGETHER, DTP_ARG_IN_TURN };
+enum dtp_arg_offload { DTP_ARG_OFFLOAD_AUTO, DTP_ARG_OFFLOAD_NONE, DTP_ARG_OFFLOAD_STAGE };
 enum dtp_arg_launcher { DTP_ARG_ANY_LAUNCHER, DTP_ARG_SELF, DTP_ARG_TORCHRUN }; /* others follow, as in place.c */
 enum dtp_arg_progress { DTP_ARG_PROGRESS_AUTO, DTP_ARG_PROGRESS_NONE, DTP_ARG_PROGRESS_PLAIN, DTP_ARG_PROGRESS_JSON };
 enum dtp_arg_output { DTP_ARG_PNG, DTP_ARG_LATENT };
@@ -103,7 +104,7 @@ struct dtp_args {
 	int64_t tp_degree, dp_degree, ring_degree, ulysses_degree, threads, repeat;
 	double guidance_scale, timeout, tflops, tolerance;
 	uint64_t seed;
-	int dtype, reduce_dtype, device, attention /* enum dtp_cuda_attention */, overlap /* enum dtp_overlap */, output_type, guidance_passes, launcher, progress;
+	int dtype, reduce_dtype, device, attention /* enum dtp_cuda_attention */, overlap /* enum dtp_overlap */, output_type, guidance_passes, offload, launcher, progress;
 	bool exact_timesteps, keep_text_encoder, oversubscribe, no_metadata, force, resume, show, preview, json, quiet, suggest, diff, check;
 	bool free_run;
 	bool help, version;

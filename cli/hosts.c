@@ -84,11 +84,3 @@ void dtp_hosts_free(struct dtp_hosts *h)
 	free(h->memory);
 	free(h->ranks);
 }
-
-const struct dtp_bound *dtp_hosts_over(const struct dtp_hosts *h, const struct dtp_fit *fit)
-{
-	for (int i = 0; i < h->n; i++)
-		if (!dtp_fits(fit, fit->degree, &h->bound[i]))
-			return &h->bound[i];
-	return NULL;
-}

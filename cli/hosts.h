@@ -16,6 +16,4 @@ struct dtp_hosts {
 /* Collective over all ranks; before anything is loaded, as memory is looked at now.  dtp_hosts_free in any case. */
 enum dtp_code dtp_hosts_gather(const struct dtp_rank *rank, struct dtp_hosts *hosts, struct dtp_err *err);
 void dtp_hosts_free(struct dtp_hosts *hosts);
-/* The first bound that is broken; NULL: it fits on every host. */
-const struct dtp_bound *dtp_hosts_over(const struct dtp_hosts *hosts, const struct dtp_fit *fit);
 #endif

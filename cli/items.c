@@ -2,6 +2,7 @@
 #include "items.h"
 
 #include "batch.h"
+#include "hosts.h"
 #include "naming.h"
 #include "recipe.h"
 #include "record.h"
@@ -107,17 +108,13 @@ static enum dtp_code take_names(struct dtp_items *items, const struct dtp_item *
 
 /* ---- memory */
 
-const struct dtp_level dtp_levels[DTP_LEVELS] = {
-	{false, false, 1}, {true, false, 1}, {true, false, 4}, {true, false, DTP_GROUP}, {true, true, 1},
-};
-
 /* What memory depends on, and the answer: most lines ask for the same. */
 struct dtp_fit_memo {
 	struct dtp_fit_memo *next;
 	int64_t height, width, length;
 	bool guided;
-	int level;
-	struct dtp_err err; /* code DTP_OK: it fits, at this level */
+	struct dtp_offload offload;
+	struct dtp_err err; /* code DTP_OK: it fits, so */
 };
 
 static const struct dtp_fit_memo *memo_of(const struct dtp_items *items, const struct dtp_request *q)
@@ -130,31 +127,15 @@ static const struct dtp_fit_memo *memo_of(const struct dtp_items *items, const s
 	return m;
 }
 
-/* The request that takes as much as a batch of such requests. */
-static struct dtp_request stand_in(const struct dtp_items *items, const struct dtp_request *q, const struct dtp_level *l)
-{
-	struct dtp_request r = *q;
-
-	r.num_images = l->pictures ? 2 : 1;
-	dtp_pipeline_stay(items->rank->pipeline, l->text || items->rank->options.keep_text_encoder, l->prompts);
-	return r;
-}
-
-static enum dtp_code find_level(const struct dtp_items *items, const struct dtp_request *q, int *level, struct dtp_err *err)
+static enum dtp_code choose(const struct dtp_items *items, const struct dtp_request *q, struct dtp_offload *f, struct dtp_err *err)
 {
 	const struct dtp_rank *rank = items->rank;
-	const struct dtp_bound *over = NULL;
-	struct dtp_fit fit;
-	struct dtp_request r;
+	const struct dtp_offload_wish wish = {.asked = dtp_offload_asked(rank->args), .prompts = true};
+	struct dtp_request r = *q;
 
-	for (*level = DTP_LEVELS - 1; *level >= 0; --*level) {
-		r = stand_in(items, q, &dtp_levels[*level]);
-		if (dtp_fit_predict(rank->pipeline, &rank->options, &r, &fit, err))
-			return err->code;
-		if (!(over = dtp_hosts_over(items->hosts, &fit)))
-			return DTP_OK;
-	}
-	return dtp_fit_check(rank->pipeline, &rank->options, &r, over, err);
+	if (dtp_offload_choose(rank->pipeline, &rank->options, &r, &wish, rank->hosts->bound, rank->hosts->n, f, err))
+		return err->code;
+	return f->over ? dtp_fit_check(rank->pipeline, &rank->options, &r, f->over, err) : DTP_OK;
 }
 
 static enum dtp_code check_memory(struct dtp_items *items, struct dtp_item *item, struct dtp_err *err)
@@ -167,11 +148,11 @@ static enum dtp_code check_memory(struct dtp_items *items, struct dtp_item *item
 		if (!m)
 			return dtp_fail(err, DTP_FAILED, "out of memory");
 		*m = (struct dtp_fit_memo){items->memo, q->height, q->width, q->max_sequence_length, q->guidance_scale > 1,
-					   0, DTP_ERR_INIT};
-		find_level(items, q, &m->level, &m->err);
+					   {.over = NULL}, DTP_ERR_INIT};
+		choose(items, q, &m->offload, &m->err);
 		known = items->memo = m;
 	}
-	item->level = known->level;
+	item->offload = &known->offload;
 	if (known->err.code)
 		*err = known->err;
 	return known->err.code;

@@ -4,21 +4,11 @@
 #ifndef DTP_ITEMS_H
 #define DTP_ITEMS_H
 
-#include "hosts.h"
 #include "job.h"
 #include "line.h"
 #include "lines.h"
+#include "offload.h"
 #include "record.h"
-
-/* How much stays loaded while an item is drawn, from least memory to most: the last one that fits is taken. */
-struct dtp_level {
-	bool pictures; /* transformer and VAE, beside each other */
-	bool text;     /* the text encoder too */
-	int prompts;   /* are encoded before the first of them is drawn: their embeddings (8 MB each for a model of 4B) are held */
-};
-#define DTP_LEVELS 5
-extern const struct dtp_level dtp_levels[DTP_LEVELS];
-#define DTP_GROUP 32 /* the most prompts of any */
 
 /* A line, and those of its images that this replica is to draw. */
 struct dtp_item {
@@ -28,7 +18,7 @@ struct dtp_item {
 	size_t len;
 	struct dtp_line line;
 	struct dtp_request request; /* resolved; its seed is that of image 0 */
-	int level;                  /* of dtp_levels */
+	const struct dtp_offload *offload; /* what stays loaded while it is drawn; dtp_items' */
 	int *todo, ntodo;           /* indices of images within the line */
 };
 void dtp_item_free(struct dtp_item *item);
@@ -46,7 +36,6 @@ struct dtp_items {
 	struct dtp_lines *lines;
 	const struct dtp_record *record;  /* NULL: nothing is left out */
 	const struct dtp_sources *sources;
-	const struct dtp_hosts *hosts;
 	struct dtp_tally tally;
 	int64_t nlines, nimages;          /* until now; blank lines count */
 	int64_t good;                     /* lines that can be drawn */

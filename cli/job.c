@@ -7,9 +7,11 @@
 #include "fit.h"
 #include "gather.h"
 #include "host.h"
+#include "hosts.h"
 #include "launch.h"
 #include "lines.h"
 #include "member.h"
+#include "offload.h"
 #include "progress.h"
 #include "recall.h"
 #include "record.h"
@@ -105,31 +107,40 @@ static enum dtp_code agree_on_name(struct dtp_rank *r, struct dtp_err *err)
 	return dtp_broadcast(r->world, &r->output_number, sizeof r->output_number, 0, err);
 }
 
-/* Two passes of guidance at once on all ranks, or in turn on all: as the machine with least room can. */
-static enum dtp_code agree_on_passes(struct dtp_rank *r, struct dtp_err *err)
+void dtp_rank_tell_offload(const struct dtp_rank *r, const struct dtp_offload *f)
 {
-	struct dtp_host_memory memory = dtp_host_memory("");
-	struct dtp_limits limits;
-	struct dtp_bound bound = {.replicas = (int)r->args->dp_degree, .host = r->seated.memory.n ? NULL : &memory,
-				  .device = r->seated.memory.n ? &r->seated.memory : NULL, .limit = &limits};
-	struct dtp_request share = largest_share(r->args, &r->request);
-	int here[DTP_MAX_RANKS];
+	const struct dtp_options *o = &r->options;
+	char text[400];
 
-	for (int i = 0; i < r->size && r->size <= DTP_MAX_RANKS; i++)
-		if (dtp_worker_shares_host(r->worker, i))
-			here[bound.nhere++] = i;
-	bound.here = bound.nhere && bound.nhere < r->size ? here : NULL;
-	if (dtp_pipeline_passes(r->pipeline, &share) < 2 || r->args->guidance_passes != DTP_ARG_PASSES_AUTO)
+	for (int i = o->prompt_embeds ? 1 : 0; i < (o->encode_only ? 1 : DTP_OFFLOAD_PARTS); i++) {
+		dtp_offload_text(f, i, o->tp_degree, (int)r->args->dp_degree, o->device, text, sizeof text);
+		r->mon->note(r->mon->arg, text);
+	}
+}
+
+/* All ranks know the same memory, so that they choose alike what stays in it, and whether the two passes of a step take turns.  A
+ * batch chooses the former for each line. */
+static enum dtp_code agree_on_memory(struct dtp_rank *r, struct dtp_err *err)
+{
+	const struct dtp_args *args = r->args;
+	const struct dtp_offload_wish wish = {.asked = dtp_offload_asked(args), .passes = args->guidance_passes == DTP_ARG_PASSES_AUTO};
+	struct dtp_request share = largest_share(args, &r->request);
+	struct dtp_offload f;
+
+	r->hosts = calloc(1, sizeof *r->hosts);
+	if (!r->hosts)
+		return dtp_fail(err, DTP_FAILED, "out of memory");
+	if (dtp_hosts_gather(r, r->hosts, err))
+		return err->code;
+	if (args->prompts && !(wish.passes && dtp_pipeline_passes(r->pipeline, &share) > 1))
 		return DTP_OK;
-	if (dtp_max_memory_parse(r->args->max_memory, &limits, err) ||
-	    dtp_fit_passes(r->pipeline, &r->options, &share, &bound, err))
+	if (dtp_offload_choose(r->pipeline, &r->options, &share, &wish, r->hosts->bound, r->hosts->n, &f, err))
 		return err->code;
-	float in_turn = share.passes_in_turn;
-	if (dtp_all_reduce(r->world, &in_turn, 1, DTP_F32, err))
-		return err->code;
-	r->request.passes_in_turn = in_turn > 0;
-	if (r->request.passes_in_turn && r->rank == 0)
+	r->request.passes_in_turn = share.passes_in_turn;
+	if (r->rank == 0 && r->request.passes_in_turn && wish.passes)
 		r->mon->note(r->mon->arg, "the two passes of a step take turns, as both together do not fit");
+	if (r->rank == 0 && !args->prompts && args->command != DTP_CMD_VERIFY)
+		dtp_rank_tell_offload(r, &f);
 	return DTP_OK;
 }
 
@@ -173,7 +184,7 @@ static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "compare the ranks' models");
 	if (dtp_pipeline_agree(r->pipeline, r->world, err))
 		return err->code;
-	return agree_on_passes(r, err) || agree_on_name(r, err) || agree_on_seed(r, err) ? err->code : open_device(r, err);
+	return agree_on_memory(r, err) || agree_on_name(r, err) || agree_on_seed(r, err) ? err->code : open_device(r, err);
 }
 
 enum dtp_code dtp_rank_sources(struct dtp_rank *r, const struct dtp_sources **out, struct dtp_err *err)
@@ -239,6 +250,9 @@ static enum dtp_code run_rank(const struct dtp_args *args, dtp_rank_fn work, str
 		if (r.backend)
 			r.backend->ops->destroy(r.backend);
 		dtp_mesh_free(&r.mesh);
+		if (r.hosts)
+			dtp_hosts_free(r.hosts);
+		free(r.hosts);
 		code = dtp_worker_close(w, code, err);
 	}
 	err->code = DTP_OK; /* the launcher has it and prints it, once */
@@ -354,9 +368,11 @@ static enum dtp_code check_model(const struct dtp_args *args, struct dtp_pipelin
 	if (writes && dtp_outputs_check(args, q->num_images, err))
 		return err->code;
 	struct dtp_request share = largest_share(args, q);
-	if (args->guidance_passes == DTP_ARG_PASSES_AUTO && dtp_fit_passes(p, o, &share, &bound, err))
+	const struct dtp_offload_wish wish = {.asked = dtp_offload_asked(args), .passes = args->guidance_passes == DTP_ARG_PASSES_AUTO};
+	struct dtp_offload f;
+	if (dtp_offload_choose(p, o, &share, &wish, &bound, 1, &f, err))
 		return err->code;
-	return dtp_fit_check(p, o, &share, &bound, err);
+	return f.over ? dtp_fit_check(p, o, &share, &bound, err) : DTP_OK;
 }
 
 /* Everything that can refuse the job, and the line that announces it; without progress, for another host than rank 0's, what

@@ -25,10 +25,15 @@ struct dtp_rank {
 	struct dtp_seated seated;   /* on which GPU, if on any */
 	struct dtp_comm *world;
 	struct dtp_mesh mesh;
+	struct dtp_hosts *hosts;    /* whose memory bounds the job */
 	int rank, size;
 	int threads, node_threads;  /* of this rank; of all ranks of its replica on this machine */
 	int threads_in_all;         /* of all ranks of this machine */
 };
+/* Notes which component is where and when, and why. */
+struct dtp_offload;
+void dtp_rank_tell_offload(const struct dtp_rank *rank, const struct dtp_offload *f);
+
 typedef enum dtp_code (*dtp_rank_fn)(struct dtp_rank *rank, struct dtp_err *err);
 
 /* The checksums of what the images of a first rank of its replica are made of. */

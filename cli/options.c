@@ -40,9 +40,12 @@ const struct dtp_option dtp_options[] = {
 	 .choices = "auto fp32=float32 bf16=bfloat16",
 	 .text = "what the ranks' partial sums are rounded to before they are added: bf16 moves half the bytes, fp32 rounds once, after",
 	 .def = "auto: --dtype on GPUs, fp32 on CPUs"},
+	{.name = "offload", .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK & ~DTP_CMD_VERIFY, .offset = AT(offload),
+	 .choices = "auto none stage",
+	 .text = "none: text encoder, transformer and VAE stay in memory beside each other; stage: each makes room for the next, and is "
+	 "loaded again when it is needed again; the pictures are the same", .def = "auto: of what is needed again, what fits stays"},
 	{.name = "keep-text-encoder", .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK & ~DTP_CMD_VERIFY,
-	 .offset = AT(keep_text_encoder),
-	 .text = "keep the text encoder in memory beside the transformer instead of freeing it first"},
+	 .offset = AT(keep_text_encoder), .text = "the older name of --offload none; where --offload is given too, that counts"},
 
 	{.name = "prompt", .run_only = true, .letter = 'p', .kind = DTP_OPT_STRING, .group = DTP_GROUP_PICTURE,
 	 .commands = DTP_CMD_START | DTP_CMD_LINE | DTP_CMD_RECIPE,

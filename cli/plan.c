@@ -46,21 +46,28 @@ static enum dtp_code look_at_fit(struct dtp_plan_view *v, struct dtp_err *err)
 	v->host = dtp_host_memory("");
 	v->bound = (struct dtp_bound){.host = v->devices.n ? NULL : &v->host, .device = v->devices.n ? &v->devices : NULL,
 				      .limit = v->limit.n ? &v->limit : NULL};
-	if (v->args->guidance_passes == DTP_ARG_PASSES_AUTO &&
-	    dtp_fit_passes(v->pipeline, &v->options, &v->request, &v->bound, err))
-		return err->code;
-	if (dtp_fit_predict(v->pipeline, &v->options, &v->request, &v->fit, err))
+	const struct dtp_offload_wish wish = {.asked = dtp_offload_asked(v->args),
+					      .passes = v->args->guidance_passes == DTP_ARG_PASSES_AUTO};
+	if (dtp_offload_choose(v->pipeline, &v->options, &v->request, &wish, &v->bound, 1, &v->offload, err))
 		return err->code;
 	v->enough_devices = !v->devices.n || degree <= v->devices.n;
-	v->fits = v->enough_devices && dtp_fits(&v->fit, degree, &v->bound);
+	v->fits = v->enough_devices && !v->offload.over;
+	return DTP_OK;
+}
+
+/* What would fit: with as little in memory as is allowed. */
+static void look_at_degrees(struct dtp_plan_view *v)
+{
+	int degree = v->options.tp_degree;
+
+	dtp_pipeline_stay(v->pipeline, v->options.stay);
 	/* One that fits needs no search above it. */
 	v->smallest = dtp_fit_smallest(v->pipeline, &v->options, &v->request, &v->bound, 1,
 				       v->fits ? degree - 1 : DTP_MAX_DEGREE_TRIED, &v->smallest_fit);
 	if (!v->smallest && v->fits) {
 		v->smallest = degree;
-		v->smallest_fit = v->fit;
+		v->smallest_fit = v->offload.fit;
 	}
-	return DTP_OK;
 }
 
 static void look_at_speed(struct dtp_plan_view *v)
@@ -79,6 +86,7 @@ static enum dtp_code look(struct dtp_plan_view *v, struct dtp_err *err)
 {
 	if (look_at_fit(v, err) || look_at_ranks(v, err))
 		return err->code;
+	look_at_degrees(v);
 	look_at_speed(v);
 	dtp_plan_advise(v);
 	/* Last: what was tried with other degrees has placed the weights anew. */
@@ -113,7 +121,7 @@ static int tightest_rank(const struct dtp_plan_view *v)
 	int found = 0;
 
 	for (int rank = 0; rank < v->options.tp_degree; rank++) {
-		double part = (double)v->fit.rank[rank] / (double)dtp_bound_rank(&v->bound, rank);
+		double part = (double)v->offload.fit.rank[rank] / (double)dtp_bound_rank(&v->bound, rank);
 		if (part > worst) {
 			worst = part;
 			found = rank;
@@ -126,8 +134,8 @@ void dtp_plan_verdict(const struct dtp_plan_view *v, char *buf, size_t len)
 {
 	int degree = v->options.tp_degree, rank = tightest_rank(v);
 	uint64_t allowed = dtp_bound_rank(&v->bound, rank);
-	struct dtp_text_pair all = dtp_bytes_apart(v->fit.total, v->host.available);
-	struct dtp_text_pair one = dtp_bytes_apart(v->fit.rank[rank], allowed);
+	struct dtp_text_pair all = dtp_bytes_apart(v->offload.fit.total, v->host.available);
+	struct dtp_text_pair one = dtp_bytes_apart(v->offload.fit.rank[rank], allowed);
 
 	if (!v->enough_devices)
 		snprintf(buf, len, "%d ranks need as many devices, %d %s %s", degree, v->devices.n, v->devices.n == 1 ? "is" : "are",
@@ -135,7 +143,7 @@ void dtp_plan_verdict(const struct dtp_plan_view *v, char *buf, size_t len)
 	else if (v->bound.host && v->host.available == UINT64_MAX && allowed == UINT64_MAX)
 		snprintf(buf, len, "%d rank%s take%s %s at the peak; what this machine has is not known", degree,
 			 degree == 1 ? "" : "s", degree == 1 ? "s" : "", all.a.s);
-	else if (v->bound.host && (v->fit.total > v->host.available || allowed == UINT64_MAX))
+	else if (v->bound.host && (v->offload.fit.total > v->host.available || allowed == UINT64_MAX))
 		snprintf(buf, len, "%d rank%s take%s %s at the peak, %s are available (%s)", degree, degree == 1 ? "" : "s",
 			 degree == 1 ? "s" : "", all.a.s, all.b.s,
 			 v->host.cgroup < v->host.machine ? "control group's limit" : "MemAvailable");

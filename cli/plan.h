@@ -6,6 +6,7 @@
 #include "fit.h"
 #include "flags.h"
 #include "inputs.h"
+#include "offload.h"
 #include "report.h"
 
 #include <stdio.h>
@@ -29,7 +30,7 @@ struct dtp_plan_view {
 	struct dtp_host_memory host;
 	struct dtp_limits devices, limit;
 	struct dtp_bound bound;            /* of these */
-	struct dtp_fit fit;
+	struct dtp_offload offload;
 	bool enough_devices, fits;         /* fits: into what there is, which includes enough devices */
 	int smallest;                      /* degree that fits, more devices than there are allowed; 0: none up to 64 */
 	struct dtp_fit smallest_fit;

@@ -99,7 +99,7 @@ static void advise_split(struct dtp_plan_view *v)
 		add(v, "data_parallel", "For many prompts: --dp-degree %d, groups of %d devices that draw a part of the images each.",
 		    v->devices.n / v->smallest, v->smallest);
 	add(v, "staged_loading", "Where the link is slow: staged loading, with only the block at work in memory. That is not there yet%s.",
-	    v->options.keep_text_encoder ? "; without --keep-text-encoder the parts are loaded in turn" : "");
+	    v->options.stay.text ? "; with --offload stage the parts are loaded in turn" : "");
 }
 
 /* The phase that takes most of rank 0 at a degree; name NULL: the degree is none. */
@@ -149,15 +149,15 @@ static void advise_host(struct dtp_plan_view *v)
 	if (v->fits && v->options.tp_degree == 1)
 		add(v, "data_parallel", "For many prompts: one process that keeps drawing (--num-images), or data parallel (--dp-degree), "
 		    "replicas with a part of the threads each, as long as the memory holds %s for each.",
-		    dtp_bytes_text(v->fit.total).s);
+		    dtp_bytes_text(v->offload.fit.total).s);
 	else if (v->fits)
 		add(v, "fewer_ranks", "The ranks share this machine's memory and processors: --tp-degree 1 with all threads is about as fast "
 		    "and holds what is replicated once. More ranks pay on several devices: see --devices.");
 	else if (v->smallest)
 		add(v, "fewer_ranks", "--tp-degree %d fits: all ranks are on this machine, and fewer hold fewer copies of what is replicated "
 		    "(%s together).", v->smallest, dtp_bytes_text(v->smallest_fit.total).s);
-	if (!v->fits && v->options.keep_text_encoder)
-		add(v, "staged_loading", "Without --keep-text-encoder the parts are loaded in turn.");
+	if (!v->fits && v->options.stay.text)
+		add(v, "staged_loading", "With --offload stage the parts are loaded in turn.");
 	if (!v->fits && v->options.compute == DTP_F32)
 		add(v, "dtype", "--dtype bf16 halves weights and activations.");
 	if (!v->fits && !v->smallest) /* all ranks are on this machine: one takes least */

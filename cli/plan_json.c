@@ -122,9 +122,30 @@ static cJSON *rank_json(const struct dtp_plan_view *v, int rank)
 		cJSON_AddItemToArray(list, p);
 	}
 	cJSON_AddNumberToObject(o, "program", (double)dtp_rank_base_bytes(v->options.device));
-	cJSON_AddNumberToObject(o, "peak", (double)v->fit.rank[rank]);
+	cJSON_AddNumberToObject(o, "peak", (double)v->offload.fit.rank[rank]);
 	cJSON_AddItemToObject(o, "allowed", bound == UINT64_MAX ? cJSON_CreateNull() : cJSON_CreateNumber((double)bound));
 	return o;
+}
+
+static void add_offload(const struct dtp_plan_view *v, cJSON *o)
+{
+	static const char *const choices[] = {"auto", "none", "stage"};
+	cJSON *f = cJSON_AddObjectToObject(o, "offload"), *list;
+
+	cJSON_AddStringToObject(f, "asked", choices[dtp_offload_asked(v->args)]);
+	list = cJSON_AddArrayToObject(f, "components");
+	for (int i = v->options.prompt_embeds ? 1 : 0; i < DTP_OFFLOAD_PARTS; i++) {
+		struct dtp_offload_part part;
+		cJSON *p = cJSON_CreateObject();
+		dtp_offload_part(&v->offload, i, v->options.tp_degree, &part);
+		cJSON_AddStringToObject(p, "name", part.name);
+		cJSON_AddNumberToObject(p, "held_by", part.ranks);
+		cJSON_AddBoolToObject(p, "resident", part.resident);
+		cJSON_AddStringToObject(p, "from", part.from);
+		cJSON_AddStringToObject(p, "to", part.to);
+		cJSON_AddStringToObject(p, "why", part.why);
+		cJSON_AddItemToArray(list, p);
+	}
 }
 
 static void add_memory(const struct dtp_plan_view *v, cJSON *o)
@@ -134,7 +155,7 @@ static void add_memory(const struct dtp_plan_view *v, cJSON *o)
 
 	for (int rank = 0; rank < v->options.tp_degree; rank++)
 		cJSON_AddItemToArray(list, rank_json(v, rank));
-	cJSON_AddNumberToObject(o, "peak_bytes", (double)v->fit.total);
+	cJSON_AddNumberToObject(o, "peak_bytes", (double)v->offload.fit.total);
 	cJSON_AddItemToObject(o, "available_bytes", host ? cJSON_CreateNumber((double)v->host.available) : cJSON_CreateNull());
 	cJSON_AddStringToObject(o, "device", v->options.device == DTP_DEVICE_CUDA ? "cuda" : "cpu");
 	cJSON_AddItemToObject(o, "devices", v->devices.n ? sizes(v->devices.n, v->devices.bytes) : cJSON_CreateNull());
@@ -163,6 +184,7 @@ enum dtp_code dtp_plan_print_json(const struct dtp_plan_view *v, FILE *f, struct
 	for (int i = 0; i < DTP_NPARTS; i++)
 		cJSON_AddItemToArray(list, part_json(v, &v->report.part[i]));
 	add_sums(v, o);
+	add_offload(v, o);
 	add_memory(v, o);
 	list = cJSON_AddArrayToObject(o, "advice");
 	for (int i = 0; i < v->nadvice; i++) {

@@ -254,6 +254,17 @@ static void print_memory(FILE *f, const struct dtp_plan_view *v)
 	}
 }
 
+static void print_offload(FILE *f, const struct dtp_plan_view *v)
+{
+	char text[400];
+
+	fputs("\nwhat is where, and when\n", f);
+	for (int i = v->options.prompt_embeds ? 1 : 0; i < DTP_OFFLOAD_PARTS; i++) {
+		dtp_offload_text(&v->offload, i, v->options.tp_degree, 1, v->options.device, text, sizeof text);
+		fprintf(f, "  %s\n", text);
+	}
+}
+
 static void print_devices(FILE *f, const struct dtp_limits *l, enum dtp_device device)
 {
 	fputs("  devices:", f);
@@ -323,6 +334,7 @@ void dtp_plan_print(const struct dtp_plan_view *v, FILE *f)
 	for (int i = 0; i < DTP_NPARTS; i++)
 		print_part(f, v, &v->report.part[i]);
 	print_sums(f, v);
+	print_offload(f, v);
 	print_memory(f, v);
 	print_verdict(f, v);
 	fputs("\nadvice\n", f);

@@ -3,6 +3,7 @@
 
 #include "file.h"
 #include "naming.h"
+#include "offload.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ void dtp_request_make(const struct dtp_args *args, struct dtp_options *options, 
 		.compute = args->dtype == DTP_ARG_FP32 ? DTP_F32 : DTP_BF16,
 		.reduce = args->reduce_dtype == DTP_ARG_REDUCE_FP32 ? DTP_F32 : args->reduce_dtype == DTP_ARG_REDUCE_BF16 ? DTP_BF16 : DTP_NO_DTYPE,
 		.overlap = (enum dtp_overlap)args->overlap,
-		.keep_text_encoder = args->keep_text_encoder,
+		.stay = dtp_offload_least(dtp_offload_asked(args)),
 		.prompt_embeds = args->prompt_embeds,
 		.encode_only = args->save_prompt_embeds && !args->output,
 		.beside_whole = args->beside_whole,

@@ -158,7 +158,7 @@ static enum dtp_code encode(struct dtp_run *r, struct dtp_err *err)
 {
 	struct dtp_backend *be = r->ctx.be;
 
-	if (!r->p->keep_text_encoder && !r->p->component[DTP_TEXT].loaded) {
+	if (!r->p->stay.text && !r->p->component[DTP_TEXT].loaded) {
 		unload(r->p, be, DTP_TRANSFORMER); /* of the requests before: memory for one of the two was foreseen */
 		unload(r->p, be, DTP_VAE);
 	}
@@ -275,11 +275,11 @@ static enum dtp_code decode_image(struct dtp_session *s, struct dtp_run *r, int 
 }
 
 /* What all images of a request share. */
-static enum dtp_code begin_steps(const struct dtp_session *s, struct dtp_run *r, struct dtp_err *err)
+static enum dtp_code begin_steps(struct dtp_run *r, struct dtp_err *err)
 {
-	if (!r->p->keep_text_encoder)
+	if (!r->p->stay.text)
 		unload(r->p, r->ctx.be, DTP_TEXT);
-	if (!s->several)
+	if (!r->p->stay.pictures)
 		unload(r->p, r->ctx.be, DTP_VAE);
 	if (dtp_run_picture(r, err) || load(r, DTP_TRANSFORMER, err) ||
 	    dtp_arena_init(&r->steps, r->ctx.be, r->scratch[DTP_TRANSFORMER], err))
@@ -298,7 +298,10 @@ static enum dtp_code picture(struct dtp_session *s, struct dtp_run *r, int image
 	    (!r->picture.base && dtp_arena_init(&r->picture, r->ctx.be, r->scratch[DTP_VAE], err)))
 		return err->code;
 	r->ctx.scratch = r->picture;
-	return decode_image(s, r, image, done, arg);
+	enum dtp_code rc = decode_image(s, r, image, done, arg);
+	if (!r->p->stay.pictures) /* the transformer of the next image takes its place */
+		dtp_arena_free(&r->picture);
+	return rc;
 }
 
 static void warn_cut(const struct dtp_run *r)
@@ -318,6 +321,8 @@ void dtp_session_end(struct dtp_session *s)
 	for (int i = 0; i < DTP_COMPONENTS; i++)
 		unload(s->pipeline, s->backend, i);
 	free(s->reference_tokens);
+	s->reference_tokens = NULL;
+	s->encoded = NULL;
 }
 
 /* An error may lie in the context of the operations. */
@@ -379,13 +384,13 @@ enum dtp_code dtp_session_draw(struct dtp_session *s, struct dtp_run *r, int ima
 	enum dtp_code rc;
 
 	dtp_run_bind(s->pipeline, s->output, r->tp->rank);
-	rc = r->steps.base ? DTP_OK : begin_steps(s, r, err);
+	rc = r->steps.base ? DTP_OK : begin_steps(r, err);
 	if (image > 0)
 		r->ctx.dump = NULL;
 	r->ctx.scratch = r->steps;
 	if (!rc)
 		rc = denoise(r, image, label, err);
-	if (!rc && !s->several) { /* the transformer makes room for the VAE */
+	if (!rc && !s->pipeline->stay.pictures) { /* the transformer makes room for the VAE */
 		dtp_arena_free(&r->steps);
 		unload(s->pipeline, s->backend, DTP_TRANSFORMER);
 	}
@@ -420,20 +425,23 @@ static enum dtp_code draw_share(struct dtp_session *s, const struct dtp_request 
 	return rc;
 }
 
+enum dtp_code dtp_session_run(struct dtp_session *s, const struct dtp_request *req, dtp_image_fn done, void *arg, struct dtp_err *err)
+{
+	const struct dtp_comm *dp = s->mesh->dim[DTP_MESH_DP];
+	struct dtp_request own = *req;
+
+	if (dp->rank) /* image 0 is another's, and so is what is written of the prompt */
+		own.dump_stages = own.save_embeds = NULL;
+	return dp->rank >= req->num_images ? DTP_OK : draw_share(s, &own, done, arg, err);
+}
+
 enum dtp_code dtp_pipeline_run(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_backend *be,
 			       struct dtp_mesh *mesh, const struct dtp_monitor *mon, int node_threads, dtp_image_fn done,
 			       void *arg, struct dtp_err *err)
 {
-	const struct dtp_comm *dp = mesh->dim[DTP_MESH_DP];
-	struct dtp_request own = *req;
-	struct dtp_session s = {.pipeline = p, .backend = be, .mesh = mesh, .mon = mon, .node_threads = node_threads,
-				.output = req->output, .several = dtp_replica_images(req->num_images, dp->size) > 1};
+	struct dtp_session s = {.pipeline = p, .backend = be, .mesh = mesh, .mon = mon, .node_threads = node_threads, .output = req->output};
+	enum dtp_code rc = dtp_session_run(&s, req, done, arg, err);
 
-	if (dp->rank) /* image 0 is another's, and so is what is written of the prompt */
-		own.dump_stages = own.save_embeds = NULL;
-	if (dp->rank >= req->num_images)
-		return DTP_OK;
-	enum dtp_code rc = draw_share(&s, &own, done, arg, err);
 	dtp_session_end(&s);
 	return rc;
 }

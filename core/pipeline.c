@@ -304,7 +304,7 @@ enum dtp_code dtp_pipeline_open(const struct dtp_options *o, const struct dtp_mo
 	p->reduce = o->reduce ? o->reduce : o->device == DTP_DEVICE_CUDA ? o->compute : DTP_F32;
 	p->overlap = o->overlap;
 	p->device = o->device;
-	p->keep_text_encoder = o->keep_text_encoder;
+	p->stay = o->stay;
 	p->beside_whole = o->beside_whole;
 	p->encode_only = o->encode_only;
 	p->mon = mon;
@@ -331,10 +331,9 @@ enum dtp_code dtp_pipeline_set_degree(struct dtp_pipeline *p, int tp_degree, str
 	return DTP_OK;
 }
 
-void dtp_pipeline_stay(struct dtp_pipeline *p, bool text_encoder, int prompts)
+void dtp_pipeline_stay(struct dtp_pipeline *p, struct dtp_residency stay)
 {
-	p->keep_text_encoder = text_encoder;
-	p->prompts = prompts;
+	p->stay = stay;
 }
 
 void dtp_pipeline_close(struct dtp_pipeline *p)

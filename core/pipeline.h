@@ -15,6 +15,14 @@
 
 struct dtp_pipeline;
 
+/* What stays in memory once it is loaded.  All else makes room for the next component, and is loaded again when it is needed again. */
+struct dtp_residency {
+	bool pictures; /* transformer and VAE, beside each other, from one image to the next */
+	bool text;     /* the text encoder beside both: `pictures` is set too */
+	bool again;    /* other prompts follow, and are encoded beside what stays */
+	int prompts;   /* encoded before the first of them is drawn, their embeddings held; 0: 1 */
+};
+
 #define DTP_MAX_SIDE 16384 /* pixels */
 
 struct dtp_options {
@@ -31,7 +39,7 @@ struct dtp_options {
 	enum dtp_dtype reduce;     /* of sums over the ranks: F32, or BF16 where that is computed in; 0: the latter on GPUs, else F32 */
 	enum dtp_overlap overlap;
 	enum dtp_device device;    /* whose memory is predicted: the host's, or that of a GPU for each rank */
-	bool keep_text_encoder;    /* false: freed before the transformer loads */
+	struct dtp_residency stay; /* what stays, until dtp_pipeline_stay says otherwise */
 	bool beside_whole;         /* rank 0 computes the whole model too, a layer at a time (verify.h): counts in predictions */
 	bool references;           /* requests may have images: the VAE's encoder is checked too */
 	const char *prompt_embeds; /* prompts that are encoded already (embeds.h); text encoder and tokenizer may be missing */
@@ -126,9 +134,8 @@ enum dtp_code dtp_pipeline_cost(struct dtp_pipeline *p, const struct dtp_request
  * be NULL); the pipeline is then as it was. */
 enum dtp_code dtp_pipeline_set_degree(struct dtp_pipeline *p, int tp_degree, struct dtp_err *err);
 
-/* What is to stay in memory from the next request on: the text encoder beside the transformer (dtp_options.keep_text_encoder says
- * it first), and how many prompts are encoded before the first of them is drawn (1).  Both count in the prediction. */
-void dtp_pipeline_stay(struct dtp_pipeline *p, bool text_encoder, int prompts);
+/* What is to stay in memory from the next request on.  It counts in the prediction. */
+void dtp_pipeline_stay(struct dtp_pipeline *p, struct dtp_residency stay);
 
 /* What a run did, per phase; kept by the pipeline and reset by nothing. */
 struct dtp_phase_report {
@@ -167,10 +174,9 @@ static inline int dtp_replica_images(int num_images, int dp) /* the most that on
 }
 
 /* Requests one after the other, of which dtp_pipeline_run is the case of one.  A component is loaded when it is first
- * needed, and stays: the text encoder beside the transformer if dtp_pipeline_stay says so, transformer and VAE beside each
- * other if `several`.  Else it makes room for the next, and is loaded again when it is needed again: so encode all that is
- * known before drawing any of it.  All ranks of the replica make the same calls.  Members and dtp_pipeline_stay may change
- * between calls: what is not to stay any more goes when the next component comes. */
+ * needed, and stays or makes room for the next as dtp_pipeline_stay says: where the text encoder does not stay, encode all that
+ * is known before drawing any of it.  All ranks of the replica make the same calls.  dtp_pipeline_stay may be called between
+ * them: what is not to stay any more goes when the next component comes. */
 struct dtp_session {
 	struct dtp_pipeline *pipeline;
 	struct dtp_backend *backend;
@@ -178,7 +184,6 @@ struct dtp_session {
 	const struct dtp_monitor *mon;
 	int node_threads;       /* as above */
 	enum dtp_output output; /* of every request */
-	bool several;           /* images are to come */
 	/* The session's own: tokens of the images that it encoded last.  Requests that share their array `images` share these. */
 	float *reference_tokens;
 	const struct dtp_picture *encoded;
@@ -191,6 +196,8 @@ enum dtp_code dtp_session_encode(struct dtp_session *s, const struct dtp_request
 enum dtp_code dtp_session_draw(struct dtp_session *s, struct dtp_run *run, int image, const char *label, dtp_image_fn done,
 			       void *arg, struct dtp_err *err);
 void dtp_session_drop(struct dtp_run *run); /* NULL is allowed */
-/* All runs are dropped.  Frees every component. */
+/* What dtp_pipeline_run does, without freeing what stays. */
+enum dtp_code dtp_session_run(struct dtp_session *s, const struct dtp_request *r, dtp_image_fn done, void *arg, struct dtp_err *err);
+/* All runs are dropped.  Frees every component; the session can go on, and loads them again. */
 void dtp_session_end(struct dtp_session *s);
 #endif

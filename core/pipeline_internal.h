@@ -50,8 +50,8 @@ struct dtp_pipeline {
 	enum dtp_dtype compute, reduce;
 	enum dtp_overlap overlap;
 	enum dtp_device device;
-	bool keep_text_encoder, beside_whole;
-	int prompts;                /* encoded at a time; 0: 1 */
+	bool beside_whole;
+	struct dtp_residency stay;
 	const struct dtp_monitor *mon;
 	const struct dtp_family *family;
 	bool distilled;

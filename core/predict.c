@@ -149,6 +149,24 @@ static uint64_t references_bytes(const struct dtp_pipeline *p, const struct dtp_
 	return (uint64_t)bytes;
 }
 
+/* What stays of a phase is there in those that follow.  steps: the transformer's scratch, which stays with it. */
+static void add_residents(const struct dtp_pipeline *p, uint64_t steps, struct dtp_phase_memory out[DTP_NPHASES])
+{
+	struct dtp_phase_memory *text = &out[DTP_TEXT], *transformer = &out[DTP_TRANSFORMER], *vae = &out[DTP_VAE];
+
+	if (p->stay.text)
+		transformer->weights += text->weights;
+	if (p->stay.pictures) {
+		vae->weights += transformer->weights;
+		vae->scratch += steps;
+	}
+	/* The next prompt is encoded beside all, and the text encoder is not loaded again for it. */
+	if (p->stay.text && p->stay.again && vae->weights > text->weights + text->staging) {
+		text->weights = vae->weights;
+		text->staging = 0;
+	}
+}
+
 enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
 				  struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
 {
@@ -167,7 +185,7 @@ enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_reque
 		if (!here || (c->absent && i != DTP_TEXT)) /* embeddings take room, whoever made them */
 			continue;
 		out[i].weights = dtp_weights_memory(c->tree, rank, c->degree, dry);
-		out[i].scratch = scratch[i] + dtp_run_embeds_bytes(p, req) * (uint64_t)(p->prompts > 1 ? p->prompts : 1) + host;
+		out[i].scratch = scratch[i] + dtp_run_embeds_bytes(p, req) * (uint64_t)(p->stay.prompts > 1 ? p->stay.prompts : 1) + host;
 		out[i].staging = c->absent ? 0 : dtp_weights_staging(c->tree, rank, c->degree);
 	}
 	if (req->nimages && rank == 0) {
@@ -177,13 +195,7 @@ enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_reque
 		out[DTP_REFERENCES].staging = DTP_STAGING_BYTES;
 		dtp_run_bind(p, req->output, rank);
 	}
-	if (p->keep_text_encoder)
-		for (int i = DTP_TRANSFORMER; i < DTP_COMPONENTS; i++)
-			out[i].weights += out[DTP_TEXT].weights;
-	if (req->num_images > 1) { /* both stay */
-		out[DTP_VAE].weights += out[DTP_TRANSFORMER].weights;
-		out[DTP_VAE].scratch += out[DTP_TRANSFORMER].scratch;
-	}
+	add_residents(p, scratch[DTP_TRANSFORMER], out);
 	for (int i = 0; i < DTP_NPHASES && !on_host; i++)
 		out[i].staging = 0;
 	enum dtp_code rc = p->beside_whole && rank == 0 && on_host ? add_whole(p, req, dry, out, err) : DTP_OK;

@@ -4,6 +4,7 @@
 
 #include "fit.h"
 #include "naming.h"
+#include "offload.h"
 #include "request.h"
 
 #include <sys/stat.h>
@@ -44,6 +45,11 @@ enum dtp_code dtp_pipeline_set_degree(struct dtp_pipeline *p, int tp_degree, str
 	return DTP_OK;
 }
 
+void dtp_pipeline_stay(struct dtp_pipeline *p, struct dtp_residency stay)
+{
+	p->o.stay = stay;
+}
+
 enum dtp_device dtp_pipeline_device(const struct dtp_pipeline *p)
 {
 	return p->o.device;
@@ -63,9 +69,13 @@ enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_reque
 	(void)err;
 	out[0] = (struct dtp_phase_memory){"text_encoder", wide * 600 * MB / n, 10 * MB, 64 * MB};
 	out[1] = (struct dtp_phase_memory){"transformer", wide * (1000 * MB / n + 100 * MB), scratch, 64 * MB};
-	if (p->o.keep_text_encoder)
+	if (p->o.stay.text)
 		out[1].weights += out[0].weights;
 	out[2] = (struct dtp_phase_memory){"vae", rank ? 0 : 50 * MB, 20 * MB, 0};
+	if (p->o.stay.pictures) {
+		out[2].weights += out[1].weights;
+		out[2].scratch += out[1].scratch + (uint64_t)p->o.stay.prompts * 5 * MB;
+	}
 	out[3] = (struct dtp_phase_memory){"references", 0, 0, 0};
 	return DTP_OK;
 }
@@ -105,8 +115,6 @@ static void fit_counts_each_rank_at_its_peak(void **state)
 	assert_true(need(o, request) == 1100 * MB + 100 * MB + 64 * MB + dtp_rank_base_bytes(DTP_DEVICE_CPU));
 	o.tp_degree = 2;
 	assert_true(need(o, request) == 2 * (600 * MB + 100 * MB + 64 * MB + dtp_rank_base_bytes(DTP_DEVICE_CPU)));
-	o.keep_text_encoder = true;
-	assert_true(need(o, request) == 2 * (900 * MB + 100 * MB + 64 * MB + dtp_rank_base_bytes(DTP_DEVICE_CPU)));
 }
 
 static void fit_exactly_enough_is_enough(void **state)
@@ -122,15 +130,15 @@ static void fit_exactly_enough_is_enough(void **state)
 static void fit_says_what_would_fit(void **state)
 {
 	(void)state;
-	struct dtp_options o = {.tp_degree = 2, .compute = DTP_F32, .keep_text_encoder = true};
+	struct dtp_options o = {.tp_degree = 2, .compute = DTP_F32, .stay = dtp_offload_least(DTP_ARG_OFFLOAD_NONE)};
 	check(o, request, 2800 * MB);
-	assert_message(&err, DTP_REFUSED, "not enough memory: 2 ranks need 4.1 GB at the peak, 2.8 GB are available (MemAvailable)",
-		       "in phase 'transformer' weights 1.8 GB, scratch 100 MB, staging 64 MB",
+	assert_message(&err, DTP_REFUSED, "not enough memory for --offload none: 2 ranks need 4.1 GB at the peak, 2.8 GB are available (MemAvailable)",
+		       "in phase 'vae' weights 1.9 GB, scratch 125 MB, staging 0 bytes",
 		       "\n--dtype bf16 needs 2.3 GB and fits", NULL);
 	assert_null(strstr(err.message, "tp-degree"));
-	assert_null(strstr(err.message, "keep-text-encoder"));
+	assert_null(strstr(err.message, "\n--offload stage"));
 	check(o, request, 3100 * MB);
-	assert_message(&err, DTP_REFUSED, "\nwithout --keep-text-encoder it needs 2.9 GB and fits", NULL);
+	assert_message(&err, DTP_REFUSED, "\n--offload stage needs 2.9 GB and fits", NULL);
 	o = (struct dtp_options){.tp_degree = 8, .compute = DTP_BF16};
 	check(o, request, 1400 * MB);
 	assert_message(&err, DTP_REFUSED, "8 ranks need", "\n--tp-degree 1 needs 1.3 GB and fits", NULL);
@@ -147,19 +155,19 @@ static void fit_takes_passes_in_turn_where_both_do_not_fit(void **state)
 	err = (struct dtp_err)DTP_ERR_INIT;
 	m.available = m.machine = need(o, request);
 	r.passes_in_turn = true;
-	assert_int_equal(dtp_fit_passes(&p, &o, &r, &bound, &err), DTP_OK);
+	assert_int_equal(dtp_fit_passes(&p, &o, &r, &bound, 1, &err), DTP_OK);
 	assert_false(r.passes_in_turn); /* there is one only */
 	r.guidance_scale = 4;
-	assert_int_equal(dtp_fit_passes(&p, &o, &r, &bound, &err), DTP_OK);
+	assert_int_equal(dtp_fit_passes(&p, &o, &r, &bound, 1, &err), DTP_OK);
 	assert_true(r.passes_in_turn);
 	assert_int_equal(dtp_fit_check(&p, &o, &r, &bound, &err), DTP_OK);
 	m.available += 2 * 90 * MB;
-	assert_int_equal(dtp_fit_passes(&p, &o, &r, &bound, &err), DTP_OK);
+	assert_int_equal(dtp_fit_passes(&p, &o, &r, &bound, 1, &err), DTP_OK);
 	assert_false(r.passes_in_turn);
 	m.available--;
 	assert_int_equal(dtp_fit_check(&p, &o, &r, &bound, &err), DTP_REFUSED);
 	assert_message(&err, DTP_REFUSED, "\n--guidance-passes in-turn needs 1.7 GB and fits", NULL);
-	assert_int_equal(dtp_fit_passes(&p, &o, &r, &bound, &err), DTP_OK);
+	assert_int_equal(dtp_fit_passes(&p, &o, &r, &bound, 1, &err), DTP_OK);
 	assert_true(r.passes_in_turn);
 }
 
@@ -259,6 +267,98 @@ static void fit_finds_the_smallest_degree(void **state)
 	assert_int_equal(dtp_fit_smallest(&p, &o, &request, &bound, 4, 64, &fit), 4);
 	assert_int_equal(dtp_devices_parse("200MB", &l, &err), DTP_OK);
 	assert_int_equal(dtp_fit_smallest(&p, &o, &request, &bound, 1, 64, &fit), 0);
+}
+
+/* What is chosen where each rank may take so much. */
+static struct dtp_offload choose(enum dtp_arg_offload asked, int images, bool prompts, uint64_t limit)
+{
+	struct dtp_options o = {.tp_degree = 2, .compute = DTP_BF16};
+	struct dtp_pipeline p = {o};
+	struct dtp_request r = request;
+	static struct dtp_limits l;
+	struct dtp_bound bound[2] = {{.limit = &l}, {.limit = &l}};
+	struct dtp_offload f;
+	struct dtp_offload_wish wish = {.asked = asked, .prompts = prompts};
+
+	l = (struct dtp_limits){"--max-memory", 1, {limit}};
+	r.num_images = images;
+	err = (struct dtp_err)DTP_ERR_INIT;
+	assert_int_equal(dtp_offload_choose(&p, &o, &r, &wish, bound, 2, &f, &err), DTP_OK);
+	assert_memory_equal(&p.o.stay, &f.stay, sizeof f.stay); /* the pipeline has it */
+	return f;
+}
+
+static void told(const struct dtp_offload *f, int i, const char *expected)
+{
+	char text[400];
+
+	dtp_offload_text(f, i, 2, 1, DTP_DEVICE_CPU, text, sizeof text);
+	assert_string_equal(text, expected);
+}
+
+/* A rank takes 67 MB for the program; 600 MB of the transformer and 50 MB of the VAE beside it, with 120 MB of activations and 5 MB
+ * for each prompt; 300 MB of the text encoder; at the transformer's load 64 MB more, with its 100 MB of activations. */
+static void offload_keeps_what_fits(void **state)
+{
+	(void)state;
+	const uint64_t program = dtp_rank_base_bytes(DTP_DEVICE_CPU), all = program + 600 * MB + 50 * MB + 120 * MB + 5 * MB + 300 * MB;
+	const uint64_t pictures = all - 300 * MB, in_turn = program + 764 * MB;
+	static const struct {
+		int less;              /* MB than all of it */
+		bool pictures, text;
+		int prompts;
+	} batch[] = {{0, true, true, 1}, {1, true, false, 32}, {145, true, false, 32}, {146, true, false, 4}, {285, true, false, 4},
+		     {286, true, false, 1}, {300, true, false, 1}, {301, false, false, 1}};
+
+	for (size_t i = 0; i < sizeof batch / sizeof *batch; i++) {
+		struct dtp_offload f = choose(DTP_ARG_OFFLOAD_AUTO, 1, true, all - (uint64_t)batch[i].less * MB);
+		if (f.over || f.stay.pictures != batch[i].pictures || f.stay.text != batch[i].text || f.stay.prompts != batch[i].prompts)
+			fail_msg("%d MB less: pictures %d, text %d, %d prompts", batch[i].less, f.stay.pictures, f.stay.text, f.stay.prompts);
+		assert_true(f.stay.again);
+	}
+	/* Images of one prompt: the text encoder is not needed again, however much room there is. */
+	struct dtp_offload f = choose(DTP_ARG_OFFLOAD_AUTO, 2, false, 2 * all);
+	assert_true(f.stay.pictures && !f.stay.text && !f.stay.again && !f.over);
+	f = choose(DTP_ARG_OFFLOAD_AUTO, 2, false, pictures - 1);
+	assert_true(!f.stay.pictures && !f.over);
+	/* A single one: nothing is. */
+	f = choose(DTP_ARG_OFFLOAD_AUTO, 1, false, 2 * all);
+	assert_true(!f.stay.pictures && !f.stay.text && !f.over);
+	f = choose(DTP_ARG_OFFLOAD_AUTO, 1, true, in_turn);
+	assert_true(!f.stay.pictures && !f.over);
+	f = choose(DTP_ARG_OFFLOAD_AUTO, 1, true, in_turn - 1);
+	assert_true(!f.stay.pictures && f.over);
+	/* What is asked for is done or refused. */
+	f = choose(DTP_ARG_OFFLOAD_STAGE, 1, true, 2 * all);
+	assert_true(!f.stay.pictures && !f.stay.text && f.stay.prompts == 1);
+	f = choose(DTP_ARG_OFFLOAD_NONE, 1, false, all);
+	assert_true(f.stay.pictures && f.stay.text && !f.over);
+	f = choose(DTP_ARG_OFFLOAD_NONE, 1, false, all - 1);
+	assert_true(f.stay.pictures && f.stay.text && f.over);
+}
+
+static void offload_is_told_with_its_numbers(void **state)
+{
+	(void)state;
+	struct dtp_offload f = choose(DTP_ARG_OFFLOAD_AUTO, 1, false, 2000 * MB);
+	told(&f, 0, "text encoder: ranks 0 and 1 (CPU), phase 'text_encoder'; freed before the transformer: one prompt needs it once");
+	told(&f, 1, "transformer: ranks 0 and 1 (CPU), phase 'transformer'; freed before the VAE: one image needs it once");
+	told(&f, 2, "VAE: rank 0 (CPU), phase 'vae'; loaded last: one image needs it once");
+	f = choose(DTP_ARG_OFFLOAD_AUTO, 3, false, 2000 * MB);
+	told(&f, 1, "transformer: ranks 0 and 1 (CPU), resident; kept: 1.2 GB of 2.0 GB stay free");
+	told(&f, 2, "VAE: rank 0 (CPU), resident; kept: 1.2 GB of 2.0 GB stay free");
+	f = choose(DTP_ARG_OFFLOAD_AUTO, 1, true, 2000 * MB);
+	told(&f, 0, "text encoder: ranks 0 and 1 (CPU), resident; kept: 858 MB of 2.0 GB stay free");
+	f = choose(DTP_ARG_OFFLOAD_AUTO, 1, true, 1000 * MB);
+	told(&f, 0, "text encoder: ranks 0 and 1 (CPU), phase 'text_encoder'; freed before the transformer: all three would need 1.1 GB of "
+	     "1.0 GB; up to 32 prompts are encoded at a time");
+	told(&f, 2, "VAE: rank 0 (CPU), phases 'transformer' to 'vae'; kept: 2.9 MB of 1.0 GB stay free");
+	f = choose(DTP_ARG_OFFLOAD_AUTO, 1, true, 840 * MB);
+	told(&f, 1, "transformer: ranks 0 and 1 (CPU), phase 'transformer'; freed before the VAE: it and the other would need 842 MB of 840 MB");
+	f = choose(DTP_ARG_OFFLOAD_STAGE, 1, false, UINT64_MAX);
+	told(&f, 2, "VAE: rank 0 (CPU), phase 'vae'; freed after each image as --offload stage says");
+	f = choose(DTP_ARG_OFFLOAD_NONE, 1, false, UINT64_MAX);
+	told(&f, 0, "text encoder: ranks 0 and 1 (CPU), resident; kept as --offload none says: 1.1 GB are needed, no limit is known");
 }
 
 static void sizes(void **state)
@@ -385,6 +485,8 @@ int main(void)
 		cmocka_unit_test(fit_of_the_whole_model_beside_gpus),
 		cmocka_unit_test(fit_holds_each_rank_to_its_limit),
 		cmocka_unit_test(fit_finds_the_smallest_degree),
+		cmocka_unit_test(offload_keeps_what_fits),
+		cmocka_unit_test(offload_is_told_with_its_numbers),
 		cmocka_unit_test(sizes),
 		cmocka_unit_test(lists_of_sizes),
 		cmocka_unit_test(output_names),

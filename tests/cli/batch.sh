@@ -179,9 +179,25 @@ for limit in 1GB:1:1 142MB:1:1 140MB:1:1 139MB:4:4; do
 	says "loaded the text encoder ${loads%:*}, the transformer ${loads#*:}, "
 	diff -r -x '*.jsonl' "$into/all" "$into/level" >"$dir/diff" || fail "$limit: $(cat "$dir/diff")"
 done
-says '^transformer and VAE do not fit beside each other: they are loaded in turn for each image$'
+says "^text encoder: rank 0 \(CPU\), phase 'text_encoder'; freed before the transformer: all three would need 142 MB of 139 MB$"
+says "^transformer: rank 0 \(CPU\), phase 'transformer'; freed before the VAE: it and the other would need 140 MB of 139 MB$"
 batch level --prompts "$dir/four" --seed 1 --force --max-memory 142MB
-says '^the text encoder does not fit beside the transformer: prompts are encoded in groups of up to 32'
+says "^text encoder: .*, phase 'text_encoder'; freed before .* would need .*; up to 32 prompts are encoded at a time$"
+says "^VAE: rank 0 \(CPU\), phases 'transformer' to 'vae'; kept: 1\.8 MB of 142 MB stay free$"
+for choice in none:1:1:1 stage:4:4:4 auto:1:1:1; do
+	for tp in 1 2; do
+		batch offload --prompts "$dir/four" --seed 1 --force --offload "${choice%%:*}" --tp-degree $tp
+		exits 0
+		says "^drew 4 images in .* rank 0 loaded the text encoder $(echo "$choice" | sed 's/.*:\(.\):\(.\):\(.\)/\1, the transformer \2, the VAE \3/') "
+		[ $tp = 1 ] && first=$into/all || first=$into/two-ranks
+		[ $tp = 1 ] || [ -d "$first" ] || cp -r "$into/offload" "$first"
+		diff -r -x '*.jsonl' "$first" "$into/offload" >"$dir/diff" || fail "$choice, tp $tp: $(cat "$dir/diff")"
+	done
+done
+batch none --prompts "$dir/four" --seed 1 --offload none --max-memory 141MB
+exits 2
+says '^warning: .*four:1: not enough memory for --offload none: rank 0 needs 142 MB at the peak, --max-memory allows 141 MB$'
+says '^--offload stage needs 138 MB and fits$'
 printf 'a\n{"prompt":"b","height":1024,"width":1024}\n{"prompt":"c","height":1024,"width":1024}\n' >"$dir/large"
 batch large --prompts "$dir/large" --seed 1 --max-memory 160MB
 exits 1

@@ -19,6 +19,16 @@ done
 grep -Eq '^step +8 ' "$dir/stdout" || fail "8 steps were not counted: $(cat "$dir/stdout")"
 done_
 
+case_ loads_are_those_of_the_choice
+# of text encoder, transformer, VAE: two images of one prompt, twice
+for choice in none:1:1:1 stage:2:4:4 auto:2:2:2; do
+	bench --repeat 2 --steps 1 -n 2 --offload "${choice%%:*}"
+	[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+	loads=$(sed -n 's/^load [a-z_]* *\([0-9]*\) .*/\1/p' "$dir/stdout" | paste -s -d:)
+	[ "$loads" = "${choice#*:}" ] || fail "$choice: loads $loads"
+done
+done_
+
 case_ json
 bench --json --seed 3 --dtype fp32
 [ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"

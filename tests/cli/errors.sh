@@ -275,7 +275,25 @@ for folder in /proc "$dir/sealed"; do
 done
 done_
 
-# ---- memory: the largest picture takes some 70 GB
+# ---- memory
+model
+case_ all_components_together_do_not_fit
+small="--height 64 --width 64 --steps 1 --max-sequence-length 32"
+# shellcheck disable=SC2086 # words
+"$DIFFTP" --model "$m" --prompt x $small --offload none --max-memory 140MB -o "$dir/x.png" >"$dir/stdout" 2>"$dir/stderr"
+[ $? -eq 2 ] || fail "exit code is not 2"
+cat >"$dir/expected" <<'END'
+difftp: not enough memory for --offload none: rank 0 needs 142 MB at the peak, --max-memory allows 140 MB
+in phase 'vae' weights 7.0 MB, scratch N kB, staging 67 MB, and 67 MB for the program
+--offload stage needs 138 MB and fits
+END
+head -n 3 "$dir/stderr" | sed 's/scratch [0-9]* kB/scratch N kB/' | diff "$dir/expected" - >"$dir/diff" || fail "$(cat "$dir/diff")"
+# shellcheck disable=SC2086
+"$DIFFTP" --model "$m" --prompt x $small --offload stage --max-memory 140MB -o "$dir/x.png" 2>"$dir/stderr" || fail "$(cat "$dir/stderr")"
+rm "$dir/x.png"
+done_
+
+# ---- the largest picture takes some 70 GB
 model
 available=$(awk '/^MemAvailable:/ { print int($2 / 1000000) }' /proc/meminfo)
 if [ "$available" -lt 60 ]; then

@@ -88,6 +88,48 @@ for key in $(grep -o '"[a-z_]*":' "$dir/stdout" | tr -d '":' | sort -u); do
 done
 done_
 
+# ---- what stays where
+case_ components_that_stay_and_why
+# shellcheck disable=SC2086
+offload() { # ARGUMENT...
+	plan --model $model $small "$@"
+}
+offload --max-memory 1GB --tp-degree 2
+says "^  text encoder: ranks 0 and 1 \(CPU\), phase 'text_encoder'; freed before the transformer: one prompt needs it once$"
+says "^  transformer: ranks 0 and 1 \(CPU\), phase 'transformer'; freed before the VAE: one image needs it once$"
+says "^  VAE: rank 0 \(CPU\), phase 'vae'; loaded last: one image needs it once$"
+offload --max-memory 1GB -n 2
+says "^  transformer: rank 0 \(CPU\), resident; kept: 860 MB of 1\.0 GB stay free$"
+says "^  text encoder: .*, phase 'text_encoder'; freed before the transformer: one prompt needs it once$"
+offload --max-memory 139MB -n 2
+[ $rc -eq 0 ] || fail "exit code $rc"
+says "^  VAE: rank 0 \(CPU\), phase 'vae'; freed after each image: it and the other would need 140 MB of 139 MB$"
+offload --offload none --devices 4x1GB --device cpu --tp-degree 4 --json
+json offload.asked none
+json offload.components.# 3
+json offload.components.0.name text_encoder
+json offload.components.0.held_by 4
+json offload.components.0.resident true
+json offload.components.0.from text_encoder
+json offload.components.0.to vae
+json offload.components.2.held_by 1
+json offload.components.1.why 'kept as --offload none says: 861 MB of 1.0 GB stay free'
+# Each phase has what stays of those before it.
+w() { "$TESTBIN/tool_json" "$dir/stdout" ranks.0.phases.$1.weights; }
+kept="$(w 0) $(w 1) $(w 2)"
+offload --offload stage --devices 4x1GB --device cpu --tp-degree 4 --json
+[ "$kept" = "$(w 0) $(($(w 0) + $(w 1))) $(($(w 0) + $(w 1) + $(w 2)))" ] || fail "weights: $kept; in turn $(w 0) $(w 1) $(w 2)"
+json offload.components.1.from transformer
+json offload.components.1.to transformer
+json offload.components.1.resident false
+offload --keep-text-encoder --max-memory 140MB
+[ $rc -eq 2 ] || fail "exit code $rc"
+says '^  does not fit: the rank takes 142 MB at the peak, it may have 140 MB$'
+says '^  transformer: .* resident; kept as --offload none says: 142 MB of 140 MB are needed$'
+offload --keep-text-encoder --offload stage --max-memory 140MB
+[ $rc -eq 0 ] || fail "--offload does not count: exit code $rc"
+done_
+
 # ---- the dtype of the sums
 case_ sums_in_bf16_move_half_the_bytes
 plan --model $model --tp-degree 2 --devices 2x1GB --json --reduce-dtype fp32 $small
