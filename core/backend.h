@@ -37,6 +37,14 @@ struct dtp_weight {
 	uint64_t nbytes;   /* memory that it takes, padding included */
 };
 
+/* scale * b a, with b [n, r] and a [r, k], both of type (F32 or BF16, which some CPUs multiply faster), dense, in host memory. */
+struct dtp_low_rank {
+	int64_t r;
+	float scale;
+	enum dtp_dtype type;
+	const void *b, *a;
+};
+
 enum dtp_rope { DTP_ROPE_INTERLEAVED, /* pairs (2j, 2j+1): the transformer */
 	DTP_ROPE_HALF /* pairs (j, j + D/2): the text encoders */ };
 
@@ -71,10 +79,10 @@ struct dtp_backend_ops {
 				    struct dtp_weight **, struct dtp_err *);
 	enum dtp_code (*weight_write)(struct dtp_backend *, struct dtp_weight *, int64_t row0, int64_t nrows,
 				      const void *src, enum dtp_dtype src_type, struct dtp_err *);
-	/* dst [n, k] += b [n, r] a [r, k]: dst F32 or BF16, summed in f32 and rounded once; a and b F32; in host memory, dense.
-	 * What is added to a panel before it is written.  Several threads may call it at once, as weight_write. */
-	void (*low_rank_add)(struct dtp_backend *, void *dst, enum dtp_dtype dst_type, const float *b, const float *a, int64_t n,
-			     int64_t r, int64_t k);
+	/* dst [n, k] += all parts: dst F32 or BF16, dense, in host memory, summed in f32 and rounded once.  What is added to a panel
+	 * before it is written.  Several threads may call it at once, as weight_write. */
+	enum dtp_code (*low_rank_add)(struct dtp_backend *, void *dst, enum dtp_dtype dst_type, const struct dtp_low_rank *parts,
+				      int nparts, int64_t n, int64_t k, struct dtp_err *);
 	void (*weight_free)(struct dtp_backend *, struct dtp_weight *);
 	/* What weight_new would take, without allocating: for the fit report. */
 	uint64_t (*weight_bytes)(struct dtp_backend *, enum dtp_weight_kind, int ndim, const int64_t *shape);

@@ -4,6 +4,7 @@
 #ifndef DTP_LORA_H
 #define DTP_LORA_H
 
+#include "backend.h"
 #include "hash.h"
 #include "module.h"
 #include "monitor.h"
@@ -34,11 +35,12 @@ void dtp_lora_close(struct dtp_lora *l); /* NULL is allowed */
 /* Adds what tells these additions from others. */
 enum dtp_code dtp_lora_hash(const struct dtp_lora *l, struct dtp_hash *h, struct dtp_err *err);
 
-/* The factors of one rank's slice of a module's weight, in f32, scales in b.  Those of several files stand side by side as one
- * pair, whose rank is the sum of theirs. */
+/* The factors of one rank's slice of a module's weight: BF16 where both of a pair are that in the file, else F32. */
 struct dtp_lora_slice {
-	int64_t rank, rows, cols; /* local */
-	float *a, *b;             /* [rank, cols], [rows, rank] */
+	int64_t rows, cols; /* local */
+	int nparts;
+	struct dtp_low_rank *part; /* b [rows, r], a [r, cols] */
+	void *data;                /* of all parts */
 };
 /* split: of the weight.  Reads the factors' parts. */
 enum dtp_code dtp_lora_slice_read(const struct dtp_module *m, const struct dtp_split *split, struct dtp_lora_slice **out,

@@ -24,7 +24,7 @@ struct panel {
 	int64_t row, n;
 };
 
-/* The factors of an item, from its first panel to its last. */
+/* The factors of an item: read before its first panel, by the thread that reads this, kept to its last. */
 struct adding {
 	struct dtp_lora_slice *factors;
 	int left; /* panels */
@@ -39,7 +39,9 @@ struct load {
 	struct panel *panels;
 	int npanels, ahead; /* ahead: in panels */
 	struct adding *adding; /* per item */
-	pthread_mutex_t lock;  /* guards adding */
+	pthread_mutex_t lock;  /* guards adding and lost */
+	pthread_cond_t read;   /* one of these has changed */
+	struct dtp_err lost;   /* why factors are missing; code DTP_OK: none are */
 	uint64_t slot_bytes, done, total;
 	_Atomic uint64_t gaps, requests;
 };
@@ -207,6 +209,21 @@ static void prefetch(const struct load *ld, int panel)
 	}
 }
 
+/* A failure is told by who needs the factors, who knows what they are added to. */
+static void read_factors(struct load *ld, int item)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_lora_slice *f;
+
+	dtp_lora_slice_read(ld->items[item].adds, &ld->items[item].split, &f, &err);
+	pthread_mutex_lock(&ld->lock);
+	ld->adding[item].factors = f;
+	if (!f)
+		ld->lost = err;
+	pthread_cond_broadcast(&ld->read);
+	pthread_mutex_unlock(&ld->lock);
+}
+
 static enum dtp_code fill(void *arg, int job, void *buf, struct dtp_err *err)
 {
 	struct load *ld = arg;
@@ -214,22 +231,25 @@ static enum dtp_code fill(void *arg, int job, void *buf, struct dtp_err *err)
 	struct dtp_read_stats stats = {0};
 
 	prefetch(ld, job + ld->ahead);
+	if (ld->items[p->item].adds && !p->row)
+		read_factors(ld, p->item);
 	enum dtp_code rc = dtp_slice_read(ld->st, &ld->items[p->item].slice, p->row, p->n, buf, &stats, err);
 	ld->gaps += stats.gaps;
 	ld->requests += stats.requests;
 	return rc;
 }
 
-/* Whoever comes first reads the factors; the others need them too. */
+/* They are there, or being read: the panel's item was begun before the panel was read. */
 static enum dtp_code take_factors(struct load *ld, int item, const struct dtp_lora_slice **out, struct dtp_err *err)
 {
-	struct adding *a = &ld->adding[item];
 	enum dtp_code rc = DTP_OK;
 
 	pthread_mutex_lock(&ld->lock);
-	if (!a->factors)
-		rc = dtp_lora_slice_read(ld->items[item].adds, &ld->items[item].split, &a->factors, err);
-	*out = a->factors;
+	while (!ld->adding[item].factors && !ld->lost.code)
+		pthread_cond_wait(&ld->read, &ld->lock);
+	*out = ld->adding[item].factors;
+	if (!*out)
+		rc = dtp_fail(err, ld->lost.code, "%s", ld->lost.message);
 	pthread_mutex_unlock(&ld->lock);
 	return rc;
 }
@@ -258,6 +278,22 @@ static float *widened(const struct panel *p, const void *buf, enum dtp_dtype t, 
 	return wide;
 }
 
+static enum dtp_code add_factors(struct load *ld, const struct panel *p, const struct dtp_lora_slice *f, void *sum, enum dtp_dtype t,
+				 struct dtp_err *err)
+{
+	struct dtp_low_rank *rows = malloc((size_t)f->nparts * sizeof *rows + 1);
+
+	if (!rows)
+		return dtp_fail(err, DTP_FAILED, "out of memory for a list of %d LoRAs", f->nparts);
+	for (int i = 0; i < f->nparts; i++) {
+		rows[i] = f->part[i];
+		rows[i].b = (const char *)rows[i].b + p->row * rows[i].r * (int64_t)dtp_dtype_size(rows[i].type);
+	}
+	enum dtp_code rc = ld->be->ops->low_rank_add(ld->be, sum, t, rows, f->nparts, p->n, f->cols, err);
+	free(rows);
+	return rc;
+}
+
 /* The panel with what is added to it: in place where it has the dtype that it will be rounded to. */
 static enum dtp_code write_sum(struct load *ld, const struct panel *p, void *buf, struct dtp_err *err)
 {
@@ -270,12 +306,9 @@ static enum dtp_code write_sum(struct load *ld, const struct panel *p, void *buf
 		return rc;
 	float *wide = t == it->slice.entry->dtype ? NULL : widened(p, buf, it->slice.entry->dtype, f->cols, err);
 	void *sum = t == it->slice.entry->dtype ? buf : wide;
-	if (sum) {
-		ld->be->ops->low_rank_add(ld->be, sum, t, f->b + p->row * f->rank, f->a, p->n, f->rank, f->cols);
+	rc = sum ? add_factors(ld, p, f, sum, t, err) : DTP_FAILED;
+	if (!rc)
 		rc = ld->be->ops->weight_write(ld->be, *it->home, p->row, p->n, sum, t, err);
-	} else {
-		rc = DTP_FAILED;
-	}
 	free(wide);
 	give_factors(ld, p->item);
 	return rc;
@@ -349,7 +382,8 @@ enum dtp_code dtp_weights_load(struct dtp_tree *tree, const struct dtp_st *st, c
 			       struct dtp_backend *be, const struct dtp_monitor *mon, struct dtp_load_stats *stats,
 			       struct dtp_err *err)
 {
-	struct load ld = {.st = st, .be = be, .mon = mon, .lock = PTHREAD_MUTEX_INITIALIZER};
+	struct load ld = {.st = st, .be = be, .mon = mon, .lock = PTHREAD_MUTEX_INITIALIZER, .read = PTHREAD_COND_INITIALIZER,
+			  .lost = DTP_ERR_INIT};
 	double start = dtp_seconds();
 	enum dtp_code rc;
 
@@ -443,8 +477,9 @@ uint64_t dtp_weights_staging(const struct dtp_tree *tree, int rank, int degree)
 	uint64_t most = 0;
 
 	for_each_param(tree, rank, degree, most_factors, &most, NULL);
-	/* Each packer has a weight of its own at most, and its panel as floats. */
-	return DTP_STAGING_BYTES + (most ? MAX_PACKERS * (most + PANEL_BYTES / 2 * sizeof(float)) : 0);
+	/* Factors are there of the weights that panels in the buffers belong to, and of one that is between two of its panels; each
+	 * packer has a panel as floats. */
+	return DTP_STAGING_BYTES + (most ? (PANELS + 1) * most + MAX_PACKERS * (PANEL_BYTES / 2 * sizeof(float)) : 0);
 }
 
 uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank,

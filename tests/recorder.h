@@ -101,6 +101,27 @@ static inline void recorder_free(struct dtp_backend *be, struct dtp_weight *weig
 	free(w);
 }
 
+/* What is added, of BF16 to BF16, in the plainest way. */
+static inline enum dtp_code recorder_add(struct dtp_backend *be, void *dst, enum dtp_dtype t, const struct dtp_low_rank *parts, int nparts,
+					 int64_t n, int64_t k, struct dtp_err *err)
+{
+	uint16_t *to = dst;
+
+	(void)be;
+	if (t != DTP_BF16)
+		return dtp_fail(err, DTP_FAILED, "not BF16");
+	for (int64_t i = 0; i < n * k; i++) {
+		float sum = dtp_bf16_to_f32(to[i]);
+		for (const struct dtp_low_rank *p = parts; p < parts + nparts; p++) {
+			const uint16_t *b = (const uint16_t *)p->b + i / k * p->r, *a = (const uint16_t *)p->a + i % k;
+			for (int64_t l = 0; l < p->r; l++)
+				sum += p->scale * dtp_bf16_to_f32(b[l]) * dtp_bf16_to_f32(a[l * k]);
+		}
+		to[i] = dtp_f32_to_bf16(sum);
+	}
+	return DTP_OK;
+}
+
 static inline uint64_t recorder_bytes(struct dtp_backend *be, enum dtp_weight_kind kind, int ndim, const int64_t *shape)
 {
 	uint64_t n = kind == DTP_WEIGHT_VECTOR ? 4 : 2;
@@ -122,7 +143,7 @@ static inline int recorder_threads(struct dtp_backend *be, int n)
 
 static const struct dtp_backend_ops recorder_ops = {
 	.name = "recorder", .weight_new = recorder_new, .weight_write = recorder_write, .weight_free = recorder_free,
-	.weight_bytes = recorder_bytes, .set_threads = recorder_threads,
+	.low_rank_add = recorder_add, .weight_bytes = recorder_bytes, .set_threads = recorder_threads,
 };
 
 static inline void recorder_init(struct recorder *r)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loader against a backend that records every byte. */
 #include "loading.h"
+#include "lora.h"
 #include "recorder.h"
 
 #include <fcntl.h>
@@ -347,6 +348,98 @@ static void weights_load_panel_too_large(void **state)
 	dtp_st_close(&st);
 }
 
+/* ---- what is added */
+
+/* Eight layers of several panels, and a file with a LoRA of rank 1 for each: row i gets i % 256 in every column. */
+enum { LORA_LAYERS = 8, LORA_ROWS = 1600, LORA_COLUMNS = 1000 };
+
+static void lora_net(struct dtp_tree *t, struct dtp_st *st, char given[400])
+{
+	static uint16_t a[LORA_COLUMNS], b[LORA_ROWS];
+	static char names[3 * LORA_LAYERS][80];
+	struct content c[LORA_LAYERS];
+	struct dtp_st_out out[2 * LORA_LAYERS];
+	struct dtp_err err = DTP_ERR_INIT;
+
+	for (int i = 0; i < LORA_COLUMNS; i++)
+		a[i] = dtp_f32_to_bf16(0.5f);
+	for (int i = 0; i < LORA_ROWS; i++)
+		b[i] = dtp_f32_to_bf16((float)(i % 256));
+	layers.n = 0;
+	dtp_tree_init(t, "transformer");
+	dtp_tree_list(t, "transformer_blocks");
+	for (int i = 0; i < LORA_LAYERS; i++) {
+		char *weight = names[3 * i], *down = names[3 * i + 1], *up = names[3 * i + 2];
+		dtp_tree_linear(t, next_layer(&layers), LORA_ROWS, LORA_COLUMNS, false, "transformer_blocks.%d.attn.to_q", i);
+		snprintf(weight, sizeof *names, "transformer_blocks.%d.attn.to_q.weight", i);
+		snprintf(down, sizeof *names, "transformer.transformer_blocks.%d.attn.to_q.lora_A.weight", i);
+		snprintf(up, sizeof *names, "transformer.transformer_blocks.%d.attn.to_q.lora_B.weight", i);
+		c[i] = (struct content){weight, "BF16", 2, {LORA_ROWS, LORA_COLUMNS}};
+		out[2 * i] = (struct dtp_st_out){down, dtp_tensor_make(a, DTP_BF16, 2, (int64_t[]){1, LORA_COLUMNS})};
+		out[2 * i + 1] = (struct dtp_st_out){up, dtp_tensor_make(b, DTP_BF16, 2, (int64_t[]){LORA_ROWS, 1})};
+	}
+	open_file(write_sparse_checkpoint("zeros.safetensors", c, LORA_LAYERS), st);
+	snprintf(given, 400, "%s/lora.safetensors", temp_dir());
+	must(dtp_st_write(given, out, 2 * LORA_LAYERS, NULL, 0, &err), &err);
+}
+
+/* Cut: the file of the factors ends too early, which shows only when they are read. */
+static enum dtp_code load_with_lora(int threads, bool cut, struct dtp_err *err)
+{
+	char path[400], given[410];
+	struct dtp_load_stats stats;
+	struct dtp_lora *lora;
+	struct recorder r;
+	struct dtp_tree t;
+	struct dtp_st st;
+	const char *list = given;
+
+	lora_net(&t, &st, path);
+	snprintf(given, sizeof given, "%s:2", path);
+	must(dtp_lora_open(&list, 1, &t, &dtp_monitor_none, &lora, err), err);
+	recorder_init(&r);
+	r.threads = threads;
+	r.align[DTP_WEIGHT_MATRIX] = 64;
+	if (cut && truncate(path, 8000))
+		fail_msg("cannot cut '%s'", path);
+	enum dtp_code rc = dtp_weights_load(&t, &st, "", 0, 1, &r.be, &dtp_monitor_none, &stats, err);
+	for (int i = 0; i < LORA_LAYERS && !rc; i++) {
+		const struct recorded *w = (struct recorded *)layers.l[i].weight;
+		const uint16_t *got = (const uint16_t *)w->data;
+		assert_true(w->panels > 2);
+		for (int64_t j = 0; j < LORA_ROWS * LORA_COLUMNS; j++)
+			assert_true(dtp_bf16_to_f32(got[j]) == (float)(j / LORA_COLUMNS % 256));
+	}
+	if (!rc)
+		dtp_weights_free(&t, &r.be);
+	assert_int_equal(r.live, 0);
+	dtp_lora_close(lora);
+	dtp_tree_free(&t);
+	dtp_st_close(&st);
+	return rc;
+}
+
+static void weights_load_adds_what_readers_read(void **state)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+
+	(void)state;
+	for (int threads = 0; threads <= 4; threads += 2)
+		must(load_with_lora(threads, false, &err), &err);
+}
+
+/* Whoever waits for factors that cannot be read is told so, and the load ends. */
+static void weights_load_factors_that_are_missing(void **state)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+
+	(void)state;
+	for (int threads = 0; threads <= 4; threads += 2) {
+		assert_int_equal(load_with_lora(threads, true, &err), DTP_FAILED);
+		assert_message(&err, DTP_FAILED, "while loading 'transformer_blocks.", "lora.safetensors'", (char *)NULL);
+	}
+}
+
 /* ---- what goes wrong */
 
 struct meddler {
@@ -566,6 +659,8 @@ int main(void)
 		cmocka_unit_test(weights_load_reads_nothing_else),
 		cmocka_unit_test(weights_load_staging_bounded),
 		cmocka_unit_test(weights_load_panel_too_large),
+		cmocka_unit_test(weights_load_adds_what_readers_read),
+		cmocka_unit_test(weights_load_factors_that_are_missing),
 		cmocka_unit_test(weights_load_progress),
 		cmocka_unit_test(weights_load_file_truncated),
 		cmocka_unit_test(weights_load_file_grown),
