@@ -76,7 +76,7 @@ cp "$dir/err.0" "$dir/stderr"
 wait $other
 [ $rc -eq 2 ] || fail "exit code $rc: $(cat "$dir/stderr")"
 says "'ncclGetVersion' is missing"
-! grep -q load "$dir/stderr" || fail "weights were read: $(cat "$dir/stderr")"
+! grep -q '^load ' "$dir/stderr" || fail "weights were read: $(cat "$dir/stderr")"
 done_
 
 # The stand-in for NCCL sums an element in the same order whatever the parts; half a layer is as good a product as the whole.
@@ -95,6 +95,20 @@ sums() { # how many parts were summed
 }
 [ "$(sums on)" -gt "$(sums off)" ] || fail "nothing was summed in parts: $(sums on) sums, off $(sums off)"
 [ "$(sums auto)" -eq "$(sums off)" ] || fail "so few tokens were summed in parts: $(sums auto) sums, off $(sums off)"
+done_
+
+# The pictures are the same, whatever stays on the GPUs; what is loaded again for the second is.
+case_ components_stay_or_make_room
+for choice in none:1 stage:2; do
+	run -n 2 --offload "${choice%:*}" -o "$dir/${choice%:*}.png"
+	[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+	loads=$(grep -c '^load transformer' "$dir/stderr")
+	[ "$loads" = "${choice#*:}" ] || fail "${choice%:*} loads the transformer $loads times"
+done
+says "^text encoder: ranks 0 and 1 (GPU), phase 'text_encoder'; freed before the transformer as --offload stage says$"
+for i in 0 1; do
+	cmp -s "$dir/none_$i.png" "$dir/stage_$i.png" || fail "picture $i differs"
+done
 done_
 
 case_ a_fault_of_nccl_is_told_with_its_rank
