@@ -212,6 +212,15 @@ struct dtp_cuda_layout {
 };
 struct dtp_cuda_layout dtp_cuda_layout(enum dtp_dtype t, enum dtp_weight_kind kind, int ndim, const int64_t *shape);
 
+/* What attention by matrix products (cuda/attention_products.c) takes beside its operands: of `rows` queries at a time their scores F32 and,
+ * `weights` bytes later, what T has of them, in rows of `pitch` elements.  As many rows as `room` bytes hold, one at least. */
+#define DTP_CUDA_SCORES_ROOM ((uint64_t)256 << 20)
+struct dtp_cuda_scores {
+	int64_t rows, pitch;
+	uint64_t weights, nbytes;
+};
+struct dtp_cuda_scores dtp_cuda_scores(enum dtp_dtype t, int64_t queries, int64_t keys, uint64_t room);
+
 /* What computes attention.  AUTO: cuDNN where it does the shape, else the own kernel, and a note of which and why.  CUDNN: the same, but
  * where it is the transformer's, DTP_REFUSED with why not.  PLAIN: the own kernel. */
 enum dtp_cuda_attention { DTP_ATTENTION_AUTO, DTP_ATTENTION_CUDNN, DTP_ATTENTION_PLAIN };

@@ -17,3 +17,18 @@ struct dtp_cuda_layout dtp_cuda_layout(enum dtp_dtype t, enum dtp_weight_kind ki
 	}
 	return l;
 }
+
+struct dtp_cuda_scores dtp_cuda_scores(enum dtp_dtype t, int64_t queries, int64_t keys, uint64_t room)
+{
+	struct dtp_cuda_scores s = {.pitch = dtp_round_up(keys, DTP_CUDA_ROW / 2)};
+	uint64_t score = (uint64_t)s.pitch * sizeof(float), weight = t == DTP_F32 ? 0 : (uint64_t)s.pitch * dtp_dtype_size(t);
+	int64_t most = (int64_t)(room / (score + weight ? score + weight : 1));
+
+	if (most > 128) /* whole tiles of a product */
+		most = most / 128 * 128;
+	s.rows = most < 1 ? 1 : most < queries ? most : queries;
+	/* Weights of F32 take the place of their scores. */
+	s.weights = t == DTP_F32 ? 0 : (uint64_t)dtp_round_up(s.rows * (int64_t)score, 256);
+	s.nbytes = s.weights + (uint64_t)s.rows * (t == DTP_F32 ? score : weight);
+	return s;
+}

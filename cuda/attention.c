@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention by cuDNN where it does the shape, by the own kernel where it does not.  Text encoders' is causal and the VAE's has heads of 512,
- * which no cuDNN that this was made for does: the choice that is told, once, and that --attention insists on is the transformer's. */
+/* Attention by cuDNN where it does the shape, by products or the own kernel where it does not.  Text encoders' is causal and the VAE's has
+ * heads of 512, which no cuDNN that this was made for does: the choice that is told, once, and that --attention insists on is the transformer's. */
 #include <stdio.h>
 #include <string.h>
 
@@ -90,6 +90,13 @@ static enum dtp_code in_parts(struct dtp_cuda *cu, struct dtp_dnn *dnn, struct d
 	return rc;
 }
 
+/* Whether products do it: heads that are too large for cuDNN. */
+static bool fits_products(struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k, struct dtp_tensor v, const struct dtp_attention *a)
+{
+	return !a->causal && q.shape[2] > DTP_DNN_HEAD_MAX && a->key_begin < a->key_end && a->key_begin < k.shape[0] && aligned(out) &&
+	       aligned(q) && aligned(k) && aligned(v) && (uint64_t)q.shape[2] * dtp_dtype_size(q.dtype) % DTP_CUDA_ROW == 0;
+}
+
 enum dtp_code dtp_cuda_attention(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k,
 				 struct dtp_tensor v, const struct dtp_attention *a, struct dtp_err *err)
 {
@@ -110,5 +117,7 @@ enum dtp_code dtp_cuda_attention(struct dtp_backend *be, struct dtp_tensor out, 
 		if (!rc && meant)
 			tell(cu, done ? NULL : why);
 	}
+	if (!rc && !done && cu->options.attention != DTP_ATTENTION_PLAIN && fits_products(out, q, k, v, a))
+		return dtp_cuda_attention_products(cu, out, q, k, v, a, DTP_CUDA_SCORES_ROOM, err);
 	return rc || done ? rc : DTP_CUDA(dtp_k_attention(cu->stream, out, NULL, q, k, v, a), err);
 }

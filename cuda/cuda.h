@@ -105,6 +105,9 @@ enum dtp_code dtp_cuda_euler_step(struct dtp_backend *, struct dtp_tensor latent
 				   struct dtp_err *);
 enum dtp_code dtp_cuda_attention(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k, struct dtp_tensor v,
 				 const struct dtp_attention *, struct dtp_err *);
+/* Of keys [key_begin, key_end), not empty and not causal; every head begins at a multiple of DTP_CUDA_ROW bytes.  room: for dtp_cuda_scores. */
+enum dtp_code dtp_cuda_attention_products(struct dtp_cuda *cu, struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k,
+					  struct dtp_tensor v, const struct dtp_attention *, uint64_t room, struct dtp_err *);
 enum dtp_code dtp_cuda_conv2d(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w,
 			      const struct dtp_weight *bias, int stride, int pad_top_left, int pad_bottom_right, struct dtp_err *);
 enum dtp_code dtp_cuda_group_norm(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w,

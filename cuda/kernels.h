@@ -51,6 +51,8 @@ cudaError_t dtp_k_embedding(cudaStream_t, struct dtp_tensor out, const int32_t *
 enum { DTP_K_HEAD_DIM = 512 };
 cudaError_t dtp_k_attention(cudaStream_t, struct dtp_tensor out, float *lse, struct dtp_tensor q, struct dtp_tensor k, struct dtp_tensor v,
 			    const struct dtp_attention *a);
+/* out [M,K] T = softmax of each row of scale * x [M,K] F32; scale > 0.  A NaN in a row makes all of it NaN.  (out, x strided) */
+cudaError_t dtp_k_softmax(cudaStream_t, struct dtp_tensor out, struct dtp_tensor x, float scale);
 
 /* ---- pictures, channels-last, dense */
 /* maps [2,C] F32: what group norm does to each channel of x [h,w,C] T: scale, then shift.  scratch: device memory of group_maps_scratch

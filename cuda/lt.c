@@ -44,7 +44,7 @@ static const struct dtp_symbol symbols[] = {
 struct shape {
 	int64_t m, n, k, x_row, w_row, out_row;
 	enum dtp_dtype in, out;
-	bool bias;
+	bool bias, weighted; /* weighted: w is [K,N] */
 };
 struct product {
 	struct shape shape;
@@ -159,16 +159,17 @@ static cudaDataType_t type_of(enum dtp_dtype t)
 static enum dtp_code describe(const struct dtp_lt *lt, struct product *p, struct dtp_err *err)
 {
 	const struct shape *s = &p->shape;
-	const cublasOperation_t transposed = CUBLAS_OP_T;
+	const cublasOperation_t turned = s->weighted ? CUBLAS_OP_N : CUBLAS_OP_T;
+	uint64_t w_rows = (uint64_t)(s->weighted ? s->n : s->k), w_columns = (uint64_t)(s->weighted ? s->k : s->n);
 	const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
 	enum dtp_code rc = LT(lt, lt->f.cublasLtMatmulDescCreate(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), err);
 
 	if (!rc)
-		rc = LT(lt, lt->f.cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed), err);
+		rc = LT(lt, lt->f.cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof turned), err);
 	if (!rc && s->bias)
 		rc = LT(lt, lt->f.cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias, sizeof bias), err);
 	if (!rc)
-		rc = LT(lt, lt->f.cublasLtMatrixLayoutCreate(&p->w, type_of(s->in), (uint64_t)s->k, (uint64_t)s->n, s->w_row), err);
+		rc = LT(lt, lt->f.cublasLtMatrixLayoutCreate(&p->w, type_of(s->in), w_rows, w_columns, s->w_row), err);
 	if (!rc)
 		rc = LT(lt, lt->f.cublasLtMatrixLayoutCreate(&p->x, type_of(s->in), (uint64_t)s->k, (uint64_t)s->m, s->x_row), err);
 	if (!rc)
@@ -211,7 +212,7 @@ static enum dtp_code plan(struct dtp_lt *lt, const struct shape *s, const void *
 static bool same(const struct shape *a, const struct shape *b)
 {
 	return a->m == b->m && a->n == b->n && a->k == b->k && a->x_row == b->x_row && a->w_row == b->w_row && a->out_row == b->out_row &&
-	       a->in == b->in && a->out == b->out && a->bias == b->bias;
+	       a->in == b->in && a->out == b->out && a->bias == b->bias && a->weighted == b->weighted;
 }
 
 static struct product *known(struct dtp_lt *lt, const struct shape *s)
@@ -229,11 +230,11 @@ static struct product *known(struct dtp_lt *lt, const struct shape *s)
 	return p;
 }
 
-enum dtp_code dtp_lt_product(struct dtp_lt *lt, cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor w,
-			     const void *bias, struct dtp_err *err)
+static enum dtp_code multiply(struct dtp_lt *lt, cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor w,
+			      const void *bias, bool weighted, struct dtp_err *err)
 {
-	struct shape s = {.m = x.shape[0], .n = w.shape[0], .k = w.shape[1], .x_row = x.stride[0], .w_row = w.stride[0],
-			  .out_row = out.stride[0], .in = x.dtype, .out = out.dtype, .bias = bias != NULL};
+	struct shape s = {.m = x.shape[0], .n = out.shape[1], .k = x.shape[1], .x_row = x.stride[0], .w_row = w.stride[0],
+			  .out_row = out.stride[0], .in = x.dtype, .out = out.dtype, .bias = bias != NULL, .weighted = weighted};
 	struct product *p = known(lt, &s);
 	const float one = 1, zero = 0;
 
@@ -245,4 +246,16 @@ enum dtp_code dtp_lt_product(struct dtp_lt *lt, cudaStream_t stream, struct dtp_
 		return rc;
 	return LT(lt, lt->f.cublasLtMatmul(lt->handle, p->desc, &one, w.data, p->w, x.data, p->x, &zero, out.data, p->out, out.data, p->out, &p->algo,
 				   lt->workspace, WORKSPACE, stream), err);
+}
+
+enum dtp_code dtp_lt_product(struct dtp_lt *lt, cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor w,
+			     const void *bias, struct dtp_err *err)
+{
+	return multiply(lt, stream, out, x, w, bias, false, err);
+}
+
+enum dtp_code dtp_lt_weighted(struct dtp_lt *lt, cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor w,
+			      struct dtp_err *err)
+{
+	return multiply(lt, stream, out, x, w, NULL, true, err);
 }

@@ -24,4 +24,7 @@ void dtp_lt_close(struct dtp_lt *lt); /* NULL: nothing.  The stream must be done
  * TF32. */
 enum dtp_code dtp_lt_product(struct dtp_lt *lt, cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor w,
 			     const void *bias, struct dtp_err *err);
+/* out [M,N] = x [M,K] w [K,N], otherwise the same: the rows of w, weighted by those of x. */
+enum dtp_code dtp_lt_weighted(struct dtp_lt *lt, cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor w,
+			      struct dtp_err *err);
 #endif

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "../../cuda/cuda.h"
 #include "../../cuda/kernels.h"
 #include "where.h"
 
@@ -470,6 +471,103 @@ static void kernel_attention_extremes(void **state)
 	}
 }
 
+/* Scores up to 1000, of which one takes all; and such as are alike. */
+static void kernel_softmax(void **state)
+{
+	(void)state;
+	FOR_EACH_TYPE(be, t)
+		for (size_t i = 0; i < 4 * NSIZES; i++) {
+			int64_t m = sizes[i / 4][0], k = sizes[i / 4][1];
+			float *v = random_values(DTP_F32, m * k), *ref = malloc((size_t)(m * k + 1) * sizeof *ref);
+			double scale = i & 2 ? 1000 : 0.5;
+			struct dtp_tensor x = make2(DTP_F32, m, k, sizes[i / 4][2], v), out = make2(t, m, k, 3, NULL), dev = to_device(out, shift_of(i, t));
+			for (int64_t row = 0; row < m; row++) {
+				double most = -INFINITY, sum = 0;
+				for (int64_t c = 0; c < k; c++)
+					most = fmax(most, v[row * k + c]);
+				for (int64_t c = 0; c < k; c++)
+					sum += exp(scale * (v[row * k + c] - most));
+				for (int64_t c = 0; c < k; c++)
+					ref[row * k + c] = (float)(exp(scale * (v[row * k + c] - most)) / sum);
+			}
+			OK(dtp_k_softmax(NULL, dev, to_device(x, shift_of(i, DTP_F32)), (float)scale));
+			to_host(out, dev);
+			float *got = values_of(out);
+			for (int64_t j = 0; j < m * k; j++) {
+				double half = t == DTP_BF16 ? 0x1p-8 : 0x1p-24; /* and exponents of up to 10^4 are off by 2^-24 of them */
+				double allowed = ref[j] * (half + 0x1p-22 * (i & 2 ? 2e4 : sqrt((double)k))) + 0x1p-126;
+				if (!(fabs((double)got[j] - (double)ref[j]) <= allowed))
+					fail_msg("softmax: element %lld is %g, expected %g", (long long)j, (double)got[j], (double)ref[j]);
+			}
+			free(v), free(ref), free(got), free(x.data), free(out.data);
+		}
+}
+
+/* In the place of the scores; a NaN takes its row and no other. */
+static void kernel_softmax_in_place(void **state)
+{
+	const float in[] = {1, 1, 1, 1, 5, NAN, 5, 5, -3e38f, 0, -3e38f, -3e38f};
+	(void)state;
+	struct dtp_tensor x = make2(DTP_F32, 3, 4, 0, in), dev = to_device(x, 0);
+	OK(dtp_k_softmax(NULL, dev, dev, 1));
+	to_host(x, dev);
+	const float *v = x.data;
+	for (int i = 0; i < 4; i++) {
+		assert_true(v[i] == 0.25f && isnan(v[4 + i]));
+		assert_true(v[8 + i] == (i == 1));
+	}
+	free(x.data);
+	free_device();
+}
+
+/* Attention of the whole CUDA backend for heads that cuDNN does not do: products of all queries at once, or of few at a time, are that of
+ * the CPU, and what the backend chooses by itself. */
+static void check_products(struct dtp_backend *cuda, struct dtp_backend *be, struct dims s, struct dtp_attention a, int64_t gap)
+{
+	static const uint64_t rooms[] = {DTP_CUDA_SCORES_ROOM, 4096, 1};
+	enum dtp_dtype t = be->compute;
+	struct dtp_tensor q = random3(t, s.sq, s.heads, s.d, gap), k = random3(t, s.sk, s.kv_heads, s.d, gap);
+	struct dtp_tensor v = random3(t, s.sk, s.kv_heads, s.d, gap), out = make3(t, s.sq, s.heads, s.d, gap, NULL), first = out;
+	struct dtp_tensor on[] = {to_device(q, 0), to_device(k, 0), to_device(v, 0)}, chosen = to_device(out, 0);
+	char what[160];
+
+	MUST(cuda->ops->attention(cuda, chosen, on[0], on[1], on[2], &a, err));
+	for (int i = 0; i < 3; i++) {
+		struct dtp_tensor dev = to_device(out, 0);
+		MUST(dtp_cuda_attention_products(dtp_cuda_of(cuda), dev, on[0], on[1], on[2], &a, rooms[i], err));
+		MUST(cuda->ops->sync(cuda, err));
+		snprintf(what, sizeof what, "products Sq %d, Sk %d, H %d/%d, D %d, keys %d..%d, room %d", (int)s.sq, (int)s.sk, (int)s.heads,
+			 (int)s.kv_heads, (int)s.d, (int)a.key_begin, (int)a.key_end, (int)rooms[i]);
+		MUST(be->ops->attention(be, out, q, k, v, &a, err));
+		check_same(what, out, dev, 16 * (s.sk + s.d), 2);
+		if (i == 0)
+			first = dev;
+	}
+	to_host(out, first);
+	assert_equal(out, chosen);
+	free(q.data), free(k.data), free(v.data), free(out.data);
+}
+
+static void kernel_attention_products(void **state)
+{
+	static const struct dims shapes[] = {{40, 37, 2, 1, 512}, {9, 70, 3, 3, 264}, {1, 1, 1, 1, 512}, {130, 16, 1, 1, 512}};
+	const struct dtp_cuda_options options = {.attention = DTP_ATTENTION_AUTO, .mon = &dtp_monitor_none};
+	(void)state;
+	FOR_EACH_TYPE(be, t) {
+		struct dtp_backend *cuda;
+		MUST(dtp_backend_cuda(t, &options, &cuda, err));
+		for (size_t i = 0; i < 2 * sizeof shapes / sizeof shapes[0]; i++) {
+			struct dtp_attention a = plain(shapes[i / 2]);
+			if (i % 2 && a.key_end > 8) {
+				a.key_begin = 3;
+				a.key_end -= 4;
+			}
+			check_products(cuda, be, shapes[i / 2], a, (int64_t)(i % 2) * 8);
+		}
+		cuda->ops->destroy(cuda);
+	}
+}
+
 /* ---- what is no number, or nearly none */
 static void kernel_specials(void **state)
 {
@@ -678,6 +776,9 @@ static void kernel_refused(void **state)
 	wide = heads;
 	wide.shape[2] = DTP_K_HEAD_DIM + 1;
 	REFUSED(dtp_k_attention(NULL, wide, NULL, wide, wide, wide, &a));
+	REFUSED(dtp_k_softmax(NULL, good, good, 1));
+	REFUSED(dtp_k_softmax(NULL, i32, dtp_tensor_make(v, DTP_F32, 2, (int64_t[]){1, 16}), 1));
+	REFUSED(dtp_k_softmax(NULL, good, dtp_tensor_make(off, DTP_F32, 2, (int64_t[]){1, 16}), 1));
 	struct dtp_tensor picture = dtp_tensor_make(good.data, DTP_BF16, 3, (int64_t[]){1, 2, 16});
 	struct dtp_tensor shifted = dtp_tensor_make(bad.data, DTP_BF16, 3, (int64_t[]){1, 2, 16});
 	REFUSED(dtp_k_group_maps(NULL, v, (char *)v + 4, picture, v, v, 2, 1));
@@ -704,7 +805,9 @@ int main(int argc, char **argv)
 		cmocka_unit_test(kernel_silu_add_euler),     cmocka_unit_test(kernel_copy),
 		cmocka_unit_test(kernel_embedding),	     cmocka_unit_test(kernel_attention_shapes),
 		cmocka_unit_test(kernel_attention_masks),    cmocka_unit_test(kernel_attention_heads),
-		cmocka_unit_test(kernel_attention_extremes), cmocka_unit_test(kernel_specials),
+		cmocka_unit_test(kernel_attention_extremes), cmocka_unit_test(kernel_softmax),
+		cmocka_unit_test(kernel_softmax_in_place),   cmocka_unit_test(kernel_attention_products),
+		cmocka_unit_test(kernel_specials),
 		cmocka_unit_test(kernel_group_norm),	     cmocka_unit_test(kernel_window),
 		cmocka_unit_test(kernel_upsample2x),	     cmocka_unit_test(kernel_patchify),
 		cmocka_unit_test(kernel_quantise),	     cmocka_unit_test(kernel_weights),

@@ -86,6 +86,9 @@ seeded strip_reused_early k_attention.cu k_attention.cu '__syncthreads(); /* the
 seeded keys_past_the_end k_attention.cu k_attention.cu 'r < rows && col + c < d ? to_float(x[r * stride + col + c]) : 0' \
 	'r <= rows && col + c < d ? to_float(x[r * stride + col + c]) : 0' '*attention_shapes*' "$outside"
 seeded no_running_maximum k_attention.cu k_attention.cu 'acc[i][t][c] *= shrink' 'acc[i][t][c] *= 1' '*attention*' 'attention .*: element [0-9]+ is'
+seeded no_maximum k_softmax.cu k_softmax.cu 'most = block_max(most, shared);' 'most = 0;' '*softmax' 'softmax: element [0-9]+ is'
+seeded maximum_of_a_warp k_softmax.cu k_softmax.cu 'x = fmaxf(x, shared[i]);' ';' '*softmax' 'softmax: element [0-9]+ is'
+seeded sums_over_the_maximum k_softmax.cu k_softmax.cu 'block_sum(sum, shared + MAX_WARPS)' 'block_sum(sum, shared)' '*softmax' "$race"
 seeded values_read_early k_group_norm.cu k_group_norm.cu '__syncthreads(); /* all have given theirs */' '' '*group_norm*' "$race|$unwritten"
 seeded values_lost_early k_group_norm.cu k_group_norm.cu '__syncthreads(); /* all were taken */' '' '*group_norm*' "$race"
 seeded sums_of_one_slice k_group_norm.cu k_group_norm.cu 'sums[(slices + slice) * channels' 'sums[slices * channels' '*group_norm*' "$race|group_norm: element"
