@@ -19,6 +19,18 @@ enum dtp_code dtp_arena_init(struct dtp_arena *a, struct dtp_backend *be, uint64
 	return DTP_OK;
 }
 
+enum dtp_code dtp_arena_init_for_sums(struct dtp_arena *a, struct dtp_backend *be, struct dtp_comm *sums, uint64_t size, struct dtp_err *err)
+{
+	void *p = NULL;
+
+	if (sums && sums->ops->buffer_new && sums->ops->buffer_new(sums, size, &p, err))
+		return err->code;
+	if (!p)
+		return dtp_arena_init(a, be, size, err);
+	*a = (struct dtp_arena){.be = be, .sums = sums, .base = p, .size = size};
+	return DTP_OK;
+}
+
 void dtp_arena_measure(struct dtp_arena *a)
 {
 	memset(a, 0, sizeof *a);
@@ -30,7 +42,9 @@ void dtp_arena_measure(struct dtp_arena *a)
 
 void dtp_arena_free(struct dtp_arena *a)
 {
-	if (a->be && a->base && !a->measuring)
+	if (a->sums)
+		a->sums->ops->buffer_free(a->sums, a->base);
+	else if (a->be && a->base && !a->measuring)
 		a->be->ops->free(a->be, a->base, a->size);
 	memset(a, 0, sizeof *a);
 }

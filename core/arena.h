@@ -5,15 +5,20 @@
 #define DTP_ARENA_H
 
 #include "backend.h"
+#include "comm.h"
 
 struct dtp_arena {
 	struct dtp_backend *be;
+	struct dtp_comm *sums; /* whose memory it is; NULL: be's */
 	char *base;
 	uint64_t size, used, peak;
 	bool measuring;     /* addresses are not memory; only used and peak count */
 };
 
 enum dtp_code dtp_arena_init(struct dtp_arena *a, struct dtp_backend *be, uint64_t size, struct dtp_err *err);
+/* Of memory that sums gives for what it sums, where it gives any; sums may be NULL.  Collective among its ranks, which must go on to take the same
+ * from their arenas.  It is freed before sums. */
+enum dtp_code dtp_arena_init_for_sums(struct dtp_arena *a, struct dtp_backend *be, struct dtp_comm *sums, uint64_t size, struct dtp_err *err);
 void dtp_arena_measure(struct dtp_arena *a); /* for a dry run */
 void dtp_arena_free(struct dtp_arena *a);
 /* 64-byte aligned; NULL when it does not fit (a bug: the dry run said otherwise). */

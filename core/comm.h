@@ -30,6 +30,11 @@ struct dtp_comm_ops {
 	 * collective comes before that.  The order in which an element is summed may depend on count. */
 	enum dtp_code (*start_all_reduce)(struct dtp_comm *, void *buf, int64_t count, enum dtp_dtype, struct dtp_err *);
 	enum dtp_code (*join)(struct dtp_comm *, struct dtp_err *);
+	/* Memory of the device for what is summed, where sums of it may be faster than those of other memory; both NULL where none is.
+	 * new: collective; *p is NULL where one of the ranks cannot have it.  What is summed must lie as far from its beginning on all ranks.
+	 * free: before the communicator ends; ends it where a rank does not come that the memory's use waits for. */
+	enum dtp_code (*buffer_new)(struct dtp_comm *, uint64_t nbytes, void **p, struct dtp_err *);
+	void (*buffer_free)(struct dtp_comm *, void *p);
 	/* dst holds size * count elements, rank-major; src may be its own place in dst. */
 	enum dtp_code (*all_gather)(struct dtp_comm *, void *dst, const void *src, int64_t count, enum dtp_dtype,
 				    struct dtp_err *);

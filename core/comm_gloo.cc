@@ -607,7 +607,7 @@ void c_destroy(dtp_comm *c)
 
 dtp_code c_split(dtp_comm *c, int color, int key, dtp_comm **out, dtp_err *err);
 
-const dtp_comm_ops gloo_ops = {"gloo",	  c_all_reduce, nullptr, nullptr, c_all_gather, c_all_to_all, c_ring_shift,
+const dtp_comm_ops gloo_ops = {"gloo",	  c_all_reduce, nullptr, nullptr, nullptr, nullptr, c_all_gather, c_all_to_all, c_ring_shift,
 			       c_broadcast, c_barrier,	  c_split,      c_abort,	    c_destroy};
 
 gloo_comm::gloo_comm(int rank_, int size_, const dtp_monitor *mon_, std::shared_ptr<family> f)

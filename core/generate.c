@@ -282,7 +282,7 @@ static enum dtp_code begin_steps(struct dtp_run *r, struct dtp_err *err)
 	if (!r->p->stay.pictures)
 		unload(r->p, r->ctx.be, DTP_VAE);
 	if (dtp_run_picture(r, err) || load(r, DTP_TRANSFORMER, err) ||
-	    dtp_arena_init(&r->steps, r->ctx.be, r->scratch[DTP_TRANSFORMER], err))
+	    dtp_arena_init_for_sums(&r->steps, r->ctx.be, r->ctx.sums, r->scratch[DTP_TRANSFORMER], err))
 		return err->code;
 	readahead(r, DTP_VAE);
 	r->ctx.scratch = r->steps;

@@ -33,9 +33,18 @@ static const struct dtp_symbol symbols[] = {
 #undef F
 };
 
+/* Of NCCL 2.19 and later; all NULL where one is missing. */
+#define BUFFER_FUNCTIONS(F) F(MemAlloc) F(MemFree) F(CommRegister) F(CommDeregister)
+struct nccl_buffers {
+#define F(name) __typeof__(nccl##name) *name;
+	BUFFER_FUNCTIONS(F)
+#undef F
+};
+
 /* What communicators that descend from one have in common. */
 struct family {
 	struct nccl nccl;
+	struct nccl_buffers buffers;
 	struct dtp_cuda *cuda;
 	struct dtp_comm *control; /* of the first */
 	const struct dtp_monitor *mon;
@@ -49,12 +58,19 @@ struct family {
 	bool broken;              /* NCCL's communicators are gone */
 };
 
+/* Memory that a communicator has been told of. */
+struct buffer {
+	struct buffer *next;
+	void *p, *handle;
+};
+
 struct nccl_comm {
 	struct dtp_comm base;
 	struct dtp_comm *control;
 	bool owns_control;
 	ncclComm_t comm;          /* NULL: not yet, or no more */
 	struct family *family;
+	struct buffer *buffers;
 	struct nccl_comm *next;
 };
 
@@ -331,6 +347,101 @@ static bool comes_to_rest(struct family *f, double start)
 	return false;
 }
 
+/* ---- buffers.  NCCL may let peers and switches read and write memory that it gave itself and was told of, and so save copies of its own. */
+
+static void find_buffer_functions(struct nccl_buffers *b)
+{
+	static const struct dtp_symbol names[] = {
+#define F(name) {"nccl" #name, offsetof(struct nccl_buffers, name)},
+		BUFFER_FUNCTIONS(F)
+#undef F
+	};
+	struct dtp_err none = DTP_ERR_INIT;
+
+	if (dtp_cuda_table(DTP_LIB_NCCL, names, sizeof names / sizeof *names, b, &none))
+		*b = (struct nccl_buffers){NULL};
+}
+
+static void give_up(struct nccl_comm *c, struct buffer *b)
+{
+	const struct nccl_buffers *f = &c->family->buffers;
+
+	if (!b)
+		return;
+	if (b->handle && c->comm)
+		f->CommDeregister(c->comm, b->handle);
+	if (b->p)
+		f->MemFree(b->p);
+	free(b);
+}
+
+/* NULL, with what failed. */
+static struct buffer *obtain(struct nccl_comm *c, uint64_t nbytes, const char **what)
+{
+	const struct nccl_buffers *f = &c->family->buffers;
+	struct buffer *b = calloc(1, sizeof *b);
+
+	*what = "malloc";
+	if (!b)
+		return NULL;
+	if (*what = "ncclMemAlloc", f->MemAlloc(&b->p, nbytes))
+		b->p = NULL;
+	else if (*what = "ncclCommRegister", f->CommRegister(c->comm, b->p, nbytes, &b->handle))
+		b->handle = NULL;
+	if (b->handle)
+		return b;
+	cudaGetLastError(); /* what is said of it here is all */
+	give_up(c, b);
+	return NULL;
+}
+
+/* All ranks have one or none does: NCCL forbids sums of which some ranks' memory is registered and others' is not. */
+static enum dtp_code nccl_buffer_new(struct dtp_comm *base, uint64_t nbytes, void **p, struct dtp_err *err)
+{
+	struct nccl_comm *c = self(base);
+	const char *what = NULL;
+	char text[160];
+
+	*p = NULL;
+	if (!c->family->buffers.MemAlloc || !nbytes)
+		return DTP_OK;
+	if (check_family(c->family, "ncclMemAlloc", err))
+		return DTP_FAILED;
+	struct buffer *b = obtain(c, nbytes, &what);
+	int32_t lacking = !b;
+	enum dtp_code code = dtp_all_reduce(c->control, &lacking, 1, DTP_I32, err);
+	if (!code && !lacking) {
+		b->next = c->buffers;
+		c->buffers = b;
+		*p = b->p;
+		return DTP_OK;
+	}
+	if (!b) {
+		snprintf(text, sizeof text, "%s failed for %llu bytes: NCCL sums through memory of its own", what, (unsigned long long)nbytes);
+		base->mon->note(base->mon->arg, text);
+	}
+	give_up(c, b);
+	return code;
+}
+
+/* The memory goes at once, whatever uses it: so nothing may. */
+static void nccl_buffer_free(struct dtp_comm *base, void *p)
+{
+	struct nccl_comm *c = self(base);
+	struct buffer **at = &c->buffers, *b;
+
+	if (!comes_to_rest(c->family, now())) {
+		break_off(c->family);
+		cudaStreamSynchronize(c->family->beside);
+		cudaStreamSynchronize(c->family->cuda->stream);
+	}
+	while ((*at)->p != p)
+		at = &(*at)->next;
+	b = *at;
+	*at = b->next;
+	give_up(c, b);
+}
+
 /* NCCL lets go of what the peers have from this rank. */
 static void leave(struct nccl_comm *c)
 {
@@ -430,6 +541,8 @@ static const struct dtp_comm_ops nccl_ops = {
 	.all_reduce = nccl_all_reduce,
 	.start_all_reduce = nccl_start_all_reduce,
 	.join = nccl_join,
+	.buffer_new = nccl_buffer_new,
+	.buffer_free = nccl_buffer_free,
 	.all_gather = nccl_all_gather,
 	.all_to_all = nccl_all_to_all,
 	.ring_shift = nccl_ring_shift,
@@ -505,6 +618,7 @@ static enum dtp_code begin_family(struct family *f, struct dtp_err *err)
 	    DTP_CUDA(cudaEventCreateWithFlags(&f->ready, cudaEventDisableTiming), err) ||
 	    DTP_CUDA(cudaEventCreateWithFlags(&f->done, cudaEventDisableTiming), err))
 		return err->code;
+	find_buffer_functions(&f->buffers);
 	return DTP_OK;
 }
 

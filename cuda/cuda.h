@@ -67,6 +67,8 @@ enum dtp_code dtp_cuda_status(cudaError_t e, const char *call, const char *file,
 /* ---- memory.c */
 /* Device memory that is given back with cudaFree, 256-byte aligned; *p NULL for 0 bytes.  No room is DTP_FAILED with both numbers. */
 enum dtp_code dtp_cuda_take(uint64_t nbytes, void **p, struct dtp_err *err);
+/* Frees device memory that the stream may still use.  cudaFree waits for that too, but for ever where another rank is gone. */
+void dtp_cuda_give_back(struct dtp_cuda *cu, void *p);
 /* nbytes of device memory for what is enqueued until the next call; 256-byte aligned. */
 enum dtp_code dtp_cuda_scratch(struct dtp_cuda *cu, uint64_t nbytes, void **p, struct dtp_err *err);
 enum dtp_code dtp_cuda_alloc(struct dtp_backend *, uint64_t nbytes, void **p, struct dtp_err *);

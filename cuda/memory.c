@@ -24,6 +24,13 @@ enum dtp_code dtp_cuda_take(uint64_t nbytes, void **p, struct dtp_err *err)
 			"difftp plan --devices says what fits; more ranks, a smaller picture or --dtype bf16 take less", nbytes, left, all);
 }
 
+void dtp_cuda_give_back(struct dtp_cuda *cu, void *p)
+{
+	if (p && cu->watch)
+		dtp_cuda_wait(cu, NULL); /* a communicator whose peer is gone ends its kernels */
+	cudaFree(p);
+}
+
 enum dtp_code dtp_cuda_scratch(struct dtp_cuda *cu, uint64_t nbytes, void **p, struct dtp_err *err)
 {
 	enum dtp_code rc = DTP_OK;
@@ -50,8 +57,8 @@ enum dtp_code dtp_cuda_alloc(struct dtp_backend *be, uint64_t nbytes, void **p, 
 
 void dtp_cuda_free(struct dtp_backend *be, void *p, uint64_t nbytes)
 {
-	(void)be, (void)nbytes;
-	cudaFree(p); /* waits for what uses it */
+	(void)nbytes;
+	dtp_cuda_give_back(dtp_cuda_of(be), p);
 }
 
 /* n elements of t at p. */

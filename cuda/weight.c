@@ -43,10 +43,9 @@ void dtp_cuda_weight_free(struct dtp_backend *be, struct dtp_weight *weight)
 {
 	struct dtp_cuda_weight *w = (struct dtp_cuda_weight *)weight;
 
-	(void)be;
 	if (!w)
 		return;
-	cudaFree(w->data);
+	dtp_cuda_give_back(dtp_cuda_of(be), w->data);
 	free(w);
 }
 

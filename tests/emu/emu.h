@@ -77,6 +77,11 @@ struct emu_range {
 /* The allocation that p lies in; kind EMU_UNKNOWN if in none. */
 struct emu_range emu_find(const void *p);
 
+/* Device memory for the stand-in of a library that gives memory itself; NULL: there is not as much.  Freeing it waits for nothing: ends the process
+ * where work may still use it, as far as the host knows. */
+void *emu_device_new(size_t size);
+void emu_device_free(void *p, const char *call);
+
 /* Ends the process unless [p, p + size) lies in one live allocation of device memory, or is empty.  what: "cublasLtMatmul: A". */
 void emu_device_range(const void *p, size_t size, const char *what);
 

@@ -288,6 +288,28 @@ unsigned emu_memory_leaks(char *text, size_t size)
 	return n;
 }
 
+void *emu_device_new(size_t size)
+{
+	struct block *b = NULL;
+
+	emu_lock();
+	if (size && size <= emu_device_memory() - in_use(emu_device()))
+		b = block_new(EMU_DEVICE, size);
+	emu_unlock();
+	return b ? b->base : NULL;
+}
+
+void emu_device_free(void *p, const char *call)
+{
+	emu_lock();
+	struct emu_spans **spans = emu_spans_at(p);
+	const char *user = spans && !emu_sticky() ? emu_spans_used(*spans) : NULL;
+	if (user)
+		emu_misuse("%s of memory that '%s' may still use: nobody has waited for it", call, user);
+	block_free(p, EMU_DEVICE, call);
+	emu_unlock();
+}
+
 /* ---- the calls */
 
 cudaError_t cudaMalloc(void **p, size_t size)

@@ -281,6 +281,11 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
 
 static void end(ncclComm_t c, int presence, int life)
 {
+	for (struct emu_registration *r = c->registered, *next; r; r = next) {
+		next = r->next;
+		free(r);
+	}
+	c->registered = NULL;
 	emu_unwatch_peers(c);
 	atomic_store(&c->world->seats[c->rank].here, presence);
 	emu_world_close(c->world->token);
@@ -305,6 +310,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
 	check_ready("ncclCommDestroy", c);
 	if (c->begun)
 		emu_misuse("ncclCommDestroy: %u operations are under way", c->begun);
+	if (c->registered)
+		emu_misuse("ncclCommDestroy: %zu bytes are still registered", c->registered->size);
 	end(c, EMU_LEFT, EMU_DESTROYED);
 	return ncclSuccess;
 }
@@ -315,6 +322,99 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
 	check_alive("ncclCommAbort", c);
 	end(c, EMU_ABORTED, EMU_GONE);
 	return ncclSuccess;
+}
+
+/* ---- memory */
+
+/* All that was given and is not freed. */
+static struct gift {
+	struct gift *next;
+	char *p;
+	size_t size;
+} *gifts;
+
+ncclResult_t ncclMemAlloc(void **p, size_t size)
+{
+	BEGIN("ncclMemAlloc", ncclUnhandledCudaError);
+	struct gift *g = calloc(1, sizeof *g);
+	if (!g)
+		emu_misuse("out of memory");
+	*p = emu_device_new(size);
+	if (!*p) {
+		free(g);
+		return ncclUnhandledCudaError;
+	}
+	*g = (struct gift){gifts, *p, size};
+	gifts = g;
+	return ncclSuccess;
+}
+
+static struct gift **gift_of(const void *p)
+{
+	struct gift **g = &gifts;
+
+	while (*g && ((char *)p < (*g)->p || (char *)p >= (*g)->p + (*g)->size))
+		g = &(*g)->next;
+	return g;
+}
+
+/* What frees does so even when it fails. */
+ncclResult_t ncclMemFree(void *p)
+{
+	struct gift **at = gift_of(p), *g = *at;
+
+	if (!g || g->p != p)
+		emu_misuse("ncclMemFree of %p, which ncclMemAlloc has not given", p);
+	for (ncclComm_t c = comms; c; c = c->next)
+		for (struct emu_registration *r = c->registered; r; r = r->next)
+			if (r->p >= g->p && r->p < g->p + g->size)
+				emu_misuse("ncclMemFree of memory that a communicator still has registered");
+	emu_device_free(p, "ncclMemFree");
+	*at = g->next;
+	free(g);
+	BEGIN("ncclMemFree", ncclUnhandledCudaError);
+	return ncclSuccess;
+}
+
+/* NCCL takes memory of cudaMalloc too, and does nothing with it unless a variable says so. */
+ncclResult_t ncclCommRegister(const ncclComm_t c, void *p, size_t size, void **handle)
+{
+	BEGIN("ncclCommRegister", ncclSystemError);
+	check_ready("ncclCommRegister", c);
+	const struct gift *g = *gift_of(p);
+	if (!g || (char *)p + size > g->p + g->size)
+		emu_misuse("ncclCommRegister of %zu bytes at %p, which ncclMemAlloc has not given", size, p);
+	struct emu_registration *r = calloc(1, sizeof *r);
+	if (!r)
+		emu_misuse("out of memory");
+	*r = (struct emu_registration){c->registered, p, size};
+	c->registered = r;
+	*handle = r;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclCommDeregister(const ncclComm_t c, void *handle)
+{
+	struct emu_registration **at = &c->registered;
+
+	check_alive("ncclCommDeregister", c);
+	while (*at && *at != handle)
+		at = &(*at)->next;
+	if (!*at)
+		emu_misuse("ncclCommDeregister of what this communicator has not registered, or no more");
+	struct emu_registration *r = *at;
+	*at = r->next;
+	free(r);
+	BEGIN("ncclCommDeregister", ncclSystemError);
+	return ncclSuccess;
+}
+
+static int64_t place_in_registered(ncclComm_t c, const void *p)
+{
+	for (const struct emu_registration *r = c->registered; r; r = r->next)
+		if ((const char *)p >= r->p && (const char *)p < r->p + r->size)
+			return (const char *)p - r->p;
+	return -1;
 }
 
 /* ---- operations */
@@ -342,6 +442,7 @@ static ncclResult_t start(ncclComm_t c, const struct emu_posted *call, const voi
 	if (nsend)
 		emu_device_range(send, nsend, name);
 	emu_device_range(recv, nrecv, name);
+	o.call.at = place_in_registered(c, recv);
 	if (emu_enqueue(stream, emu_collective, &o, sizeof o, name))
 		return ncclUnhandledCudaError;
 	return given(c);
@@ -443,6 +544,7 @@ void *emu_nccl(const char *name, char *why, size_t size)
 		F(ncclGetVersion), F(ncclGetUniqueId), F(ncclGetErrorString), F(ncclGetLastError), F(ncclCommInitRankConfig),
 		F(ncclCommSplit), F(ncclCommFinalize), F(ncclCommDestroy), F(ncclCommAbort), F(ncclCommGetAsyncError),
 		F(ncclAllReduce), F(ncclAllGather), F(ncclBroadcast), F(ncclSend), F(ncclRecv), F(ncclGroupStart), F(ncclGroupEnd),
+		F(ncclMemAlloc), F(ncclMemFree), F(ncclCommRegister), F(ncclCommDeregister),
 #undef F
 	};
 	void *p;

@@ -85,7 +85,7 @@ static void take_pieces(struct emu_collective *o, size_t n)
 static bool same(const struct emu_posted *a, const struct emu_posted *b)
 {
 	return a->number == b->number && a->count == b->count && a->op == b->op && a->type == b->type && a->redop == b->redop &&
-	       a->root == b->root;
+	       a->root == b->root && a->at == b->at;
 }
 
 static void compare(struct emu_collective *o)
@@ -95,10 +95,12 @@ static void compare(struct emu_collective *o)
 	for (int r = 0; r < c->size; r++) {
 		const struct emu_posted *theirs = &c->world->seats[r].posted[o->call.number & 1], *ours = &o->call;
 		if (!same(ours, theirs))
-			emu_misuse("NCCL's ranks do different things: collective %llu of rank %d is %s (count %llu, type %d, op %d, root %d), "
-				   "of rank %d %s (count %llu, type %d, op %d, root %d)", (unsigned long long)ours->number, c->rank,
-				   emu_op_name(ours->op), (unsigned long long)ours->count, ours->type, ours->redop, ours->root, r,
-				   emu_op_name(theirs->op), (unsigned long long)theirs->count, theirs->type, theirs->redop, theirs->root);
+			emu_misuse("NCCL's ranks do different things: collective %llu of rank %d is %s (count %llu, type %d, op %d, root %d, at "
+				   "%lld of registered memory), of rank %d %s (count %llu, type %d, op %d, root %d, at %lld)", (unsigned long long)ours->number, c->rank,
+				   emu_op_name(ours->op), (unsigned long long)ours->count, ours->type, ours->redop, ours->root,
+				   (long long)ours->at, r,
+				   emu_op_name(theirs->op), (unsigned long long)theirs->count, theirs->type, theirs->redop, theirs->root,
+				   (long long)theirs->at);
 	}
 }
 

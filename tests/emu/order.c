@@ -112,6 +112,19 @@ void emu_spans_free(struct emu_spans *s)
 	free(s);
 }
 
+const char *emu_spans_used(const struct emu_spans *s)
+{
+	for (size_t i = 0; s && i < s->n; i++) {
+		const struct span *p = &s->span[i];
+		if (p->write.number > o.host.seen[p->writer])
+			return p->write.name;
+		for (int k = 0; k < EMU_STRANDS; k++)
+			if (p->read[k].number > o.host.seen[k])
+				return p->read[k].name;
+	}
+	return NULL;
+}
+
 /* The span that begins at p, which lies in some span or at the end of all: one that holds p is cut there. */
 static size_t cut(struct emu_spans *s, char *p)
 {

@@ -21,6 +21,7 @@ struct emu_posted {
 	uint64_t number; /* of the communicator's collectives, from 1 */
 	uint64_t count;
 	int32_t op, type, redop, root;
+	int64_t at; /* of what is received, from the beginning of registered memory; -1: that is not registered */
 };
 
 /* What a rank shows to the others. */
@@ -54,6 +55,13 @@ struct emu_world {
 	char piece[EMU_RANKS][EMU_PIECE];
 };
 
+/* Memory that a communicator was told of. */
+struct emu_registration {
+	struct emu_registration *next;
+	char *p;
+	size_t size;
+};
+
 struct ncclComm {
 	struct ncclComm *next;
 	struct emu_world *world;
@@ -66,6 +74,7 @@ struct ncclComm {
 	uint64_t numbers, pieces, splits;
 	unsigned begun;          /* operations that are under way on a stream */
 	double since;            /* when the wait at hand began; 0: none */
+	struct emu_registration *registered;
 	struct ncclComm **child; /* of the split under way */
 	ncclConfig_t config;
 };

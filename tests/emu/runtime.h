@@ -67,6 +67,8 @@ struct emu_turn {
 void emu_turn_begin(struct emu_turn *, int strand, const struct emu_clock *before, const char *name);
 void emu_turn_over(void);
 void emu_spans_free(struct emu_spans *);
+/* The name of work that the host does not know to be over, or NULL. */
+const char *emu_spans_used(const struct emu_spans *);
 
 /* ---- copy.c: whether this work is a copy that uses some of [p, p + size). */
 bool emu_copy_uses(emu_work *work, const void *arg, const void *p, size_t size);

@@ -390,6 +390,85 @@ static void nccl_sums_beside_other_work(void **state)
 	setenv("DIFFTP_EMU_STREAMS", former, 1);
 }
 
+/* ---- memory that NCCL knows */
+
+static char *new_buffer(struct dtp_comm *c, size_t n)
+{
+	struct face *f = self(c);
+	struct dtp_err err = DTP_ERR_INIT;
+	void *p;
+
+	CHECK(f->inner->ops->buffer_new(f->inner, n, &p, &err) == DTP_OK);
+	return p;
+}
+
+static void sums_in_a_buffer(struct dtp_comm *c)
+{
+	struct face *f = self(c);
+	size_t n = 2 * PART * sizeof(float);
+	char *small = new_buffer(c, 1000), *x = new_buffer(c, n + 64);
+	float host[2 * PART];
+
+	CHECK(small && x);
+	for (int i = 0; i < 2 * PART; i++)
+		host[i] = (float)(i + c->rank);
+	void *values = device_copy(f, host, sizeof host);
+	sum_in_parts(c, x + 64, values);
+	check_sums(c, x + 64);
+	f->inner->ops->buffer_free(f->inner, small);
+	f->inner->ops->buffer_free(f->inner, x);
+	sure(cudaFree(values));
+}
+
+static void nccl_sums_from_memory_that_it_knows(void **state)
+{
+	(void)state;
+	run_ranks(2, sums_in_a_buffer);
+	run_ranks(3, sums_in_a_buffer);
+}
+
+static void no_buffer(struct dtp_comm *c)
+{
+	CHECK(!new_buffer(c, 1000));
+}
+
+/* One rank cannot: then none does. */
+static void nccl_memory_is_known_on_all_ranks_or_none(void **state)
+{
+	static const char *const lacks[][2] = {{"DIFFTP_EMU_FAIL", "ncclMemAlloc:1@1"}, {"DIFFTP_EMU_FAIL", "ncclCommRegister:1@1"},
+		{"DIFFTP_EMU_MISSING", "ncclCommDeregister"}};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof lacks / sizeof *lacks; i++) {
+		setenv(lacks[i][0], lacks[i][1], 1);
+		run_ranks(2, no_buffer);
+		unsetenv(lacks[i][0]);
+	}
+}
+
+/* The peer has not come to the sum in it, and will not: the memory is given back all the same. */
+static void free_behind_an_absent_peer(struct dtp_comm *c)
+{
+	struct face *f = self(c);
+	struct dtp_err err = DTP_ERR_INIT;
+	char *x = new_buffer(c, PART * sizeof(float));
+	double start = now();
+
+	CHECK(x);
+	if (c->rank == 0)
+		CHECK(f->inner->ops->all_reduce(f->inner, x, PART, DTP_F32, &err) == DTP_OK);
+	else
+		usleep(2500000);
+	f->inner->ops->buffer_free(f->inner, x);
+	CHECK(c->rank || now() - start < 2.4);
+}
+
+static void nccl_memory_is_freed_behind_an_absent_peer(void **state)
+{
+	(void)state;
+	run_ranks(2, free_behind_an_absent_peer);
+}
+
 /* ---- refusals and faults */
 
 static const char *fault; /* of rank 1 */
@@ -486,8 +565,19 @@ static void nccl_refuses_ranks_on_one_gpu(void **state)
 
 /* ---- what only the stand-in sees */
 
-enum { COUNT, TYPE, OPERATION, ROOT, ORDER, LENGTH, ABSENCE, NWRONG };
+enum { COUNT, TYPE, OPERATION, ROOT, ORDER, PLACE, MIXED, LENGTH, ABSENCE, NWRONG };
 static int wrong;
+
+/* Of memory that NCCL knows, at another place than the other rank, or of other memory than it. */
+static void sum_elsewhere(struct dtp_comm *c, bool mixed)
+{
+	struct face *f = self(c);
+	struct dtp_err err = DTP_ERR_INIT;
+	char *x = new_buffer(c, 1000), *y = mixed ? device_copy(f, "abc", 4) : x + 4;
+
+	f->inner->ops->all_reduce(f->inner, c->rank ? x : y, 1, DTP_F32, &err);
+	dtp_cuda_wait(f->cuda, &err);
+}
 
 /* Ranks that do not do the same; in NCCL's own hands they would hang, or sum what does not belong together. */
 static void do_wrong(struct dtp_comm *c)
@@ -507,6 +597,8 @@ static void do_wrong(struct dtp_comm *c)
 		first ? dtp_broadcast(c, buf, 16, 0, &err) : dtp_all_reduce(c, buf, 8, DTP_F32, &err);
 	if (wrong == ROOT)
 		dtp_broadcast(c, buf, 16, c->rank, &err);
+	if (wrong == PLACE || wrong == MIXED)
+		sum_elsewhere(c, wrong == MIXED);
 	if (wrong == LENGTH)
 		c->ops->ring_shift(c, buf, more, first ? 4 : 5, DTP_F32, &err);
 	if (wrong == ABSENCE && first)
@@ -517,7 +609,8 @@ static void do_wrong(struct dtp_comm *c)
 static void emulator_ends_ranks_that_do_not_do_the_same(void **state)
 {
 	static const char *const said[NWRONG] = {[COUNT] = "(count 5, ", [TYPE] = "type 7, ", [OPERATION] = "ncclBroadcast (count 16, ",
-		[ROOT] = "root 1)", [ORDER] = "ncclAllReduce (count 8, ", [LENGTH] = "receives 20 bytes from rank 0, which sends 16",
+		[ROOT] = "root 1, at ",
+		[PLACE] = ", at 4 of registered memory)", [MIXED] = ", at -1 of registered memory)", [ORDER] = "ncclAllReduce (count 8, ", [LENGTH] = "receives 20 bytes from rank 0, which sends 16",
 		[ABSENCE] = "deadlock: rank 0 of 2 has waited 0."};
 	int status[2];
 
@@ -529,6 +622,20 @@ static void emulator_ends_ranks_that_do_not_do_the_same(void **state)
 			assert_contains(text, "NCCL's ranks do different things: collective 1 of rank ");
 		assert_true(status[0] == EMU_EXIT << 8 || status[1] == EMU_EXIT << 8);
 	}
+}
+
+static void leave_memory_registered(struct dtp_comm *c)
+{
+	new_buffer(c, 1000);
+}
+
+static void emulator_misses_memory_that_is_left_registered(void **state)
+{
+	int status[2];
+
+	(void)state;
+	assert_contains(outcome_of(2, leave_memory_registered, status), "ncclCommDestroy: 1000 bytes are still registered");
+	assert_int_equal(status[0], EMU_EXIT << 8);
 }
 
 static void leave_one_behind(struct dtp_comm *c)
@@ -553,10 +660,14 @@ int main(int argc, char **argv)
 		cmocka_unit_test(nccl_abort_ends_a_wait),
 		cmocka_unit_test(nccl_end_of_the_run_ends_a_wait),
 		cmocka_unit_test(nccl_sums_beside_other_work),
+		cmocka_unit_test(nccl_sums_from_memory_that_it_knows),
+		cmocka_unit_test(nccl_memory_is_known_on_all_ranks_or_none),
+		cmocka_unit_test(nccl_memory_is_freed_behind_an_absent_peer),
 		cmocka_unit_test(nccl_every_fault_is_told_and_ends_all_ranks),
 		cmocka_unit_test(nccl_rank_that_does_not_come_is_not_waited_for),
 		cmocka_unit_test(nccl_refuses_ranks_on_one_gpu),
 		cmocka_unit_test(emulator_ends_ranks_that_do_not_do_the_same),
+		cmocka_unit_test(emulator_misses_memory_that_is_left_registered),
 		cmocka_unit_test(emulator_misses_a_communicator_that_is_left),
 	};
 	int failed = 0;

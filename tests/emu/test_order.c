@@ -165,6 +165,18 @@ static void a_graph_and_a_stream(void)
 	end(&p);
 }
 
+/* By a library whose freeing waits for nothing. */
+static void freed_while_it_is_used(void)
+{
+	struct pair p = begin();
+	char *d = emu_device_new(N);
+
+	fill(p.a, d, N);
+	ok(cudaStreamSynchronize(p.a));
+	copy(p.b, p.more, d, 1);
+	emu_device_free(d, "somebody's free");
+}
+
 /* ---- what is right */
 
 static void events(void)
@@ -325,6 +337,7 @@ static const struct scene scenes[] = {
 	WRONG(back_without_an_event, ALL, "nothing orders the two"),
 	WRONG(branches_of_a_graph, ALL, "[499, 500) of device memory of 1000 bytes that 'a fill' " TWO),
 	WRONG(a_graph_and_a_stream, ALL, "nothing orders the two"),
+	WRONG(freed_while_it_is_used, E, "somebody's free of memory that 'a copy' may still use: nobody has waited for it"),
 	RIGHT(events, ALL, NULL),
 	RIGHT(other_bytes, ALL, NULL),
 	RIGHT(reads_of_both, ALL, NULL),

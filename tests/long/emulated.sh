@@ -58,5 +58,5 @@ each_call() {
 	done <"$dir/most"
 }
 each_call 1 "" 0 '^(cu|work)'
-each_call 2 @1 1 '^(nccl|work)'
+each_call 2 @1 1 '^(nccl|work|cudaStreamWaitEvent|cudaStreamCreateWithPriority|cudaEventRecord|cudaDeviceGetStream)'
 finish
