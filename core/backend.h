@@ -19,6 +19,10 @@ struct dtp_backend {
 	const struct dtp_backend_ops *ops;
 	enum dtp_dtype compute; /* F32 or BF16 */
 	bool dry;               /* computes nothing and touches no data: for predicting memory and reductions */
+	/* How weights stream in best: panels of about so many bytes (0: 1 MiB), written by so many threads (0: as many as set_threads
+	 * has taken away). */
+	uint64_t panel_bytes;
+	int writers;
 };
 
 enum dtp_weight_kind {
@@ -69,9 +73,12 @@ struct dtp_backend_ops {
 	enum dtp_code (*download)(struct dtp_backend *, void *dst, enum dtp_dtype dst_type, struct dtp_tensor src,
 				  struct dtp_err *);
 	enum dtp_code (*sync)(struct dtp_backend *, struct dtp_err *);
+	/* Memory of the host that the device reads by itself, page-aligned; on a CPU any. */
+	enum dtp_code (*host_alloc)(struct dtp_backend *, uint64_t nbytes, void **p, struct dtp_err *);
+	void (*host_free)(struct dtp_backend *, void *p); /* NULL is allowed */
 
 	/* ---- weights.  The parameter streams in by panels of rows: [row0, row0 + nrows) of shape[0], all columns; src is
-	 * host memory, dense rows of dtype src_type (BF16, F16 or F32), which may be reused when the call returns.
+	 * host memory (fastest: of host_alloc), dense rows of dtype src_type (BF16, F16 or F32), which may be reused when the call returns.
 	 * row0 is a multiple of row_align, and so is nrows except for the last panel.  Values are converted to T.
 	 * weight_write of different panels may run in several threads at once, none of them the backend's own: the loader
 	 * sets the backend to one thread meanwhile and starts as many of its own. */

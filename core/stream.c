@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stream.h"
 
-#include <inttypes.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct filled {
 	int job;
@@ -140,18 +137,12 @@ enum dtp_code dtp_stream_run(const struct dtp_stream *s, struct dtp_err *err)
 {
 	struct engine e = {.s = s, .lock = PTHREAD_MUTEX_INITIALIZER, .space = PTHREAD_COND_INITIALIZER,
 			   .ready = PTHREAD_COND_INITIALIZER, .err = DTP_ERR_INIT};
-	char *all;
 
 	if (!s->njobs)
 		return DTP_OK;
-	all = aligned_alloc(4096, ((size_t)s->nslots * s->slot_bytes + 4095) & ~(size_t)4095);
-	if (!all)
-		return dtp_fail(err, DTP_FAILED, "out of memory for %d buffers of %" PRIu64 " bytes to read into", s->nslots,
-				s->slot_bytes);
 	for (int i = 0; i < s->nslots; i++)
-		e.free[e.nfree++] = all + (uint64_t)i * s->slot_bytes;
+		e.free[e.nfree++] = s->buffers + (uint64_t)i * s->slot_bytes;
 	run(&e);
-	free(all);
 	pthread_cond_destroy(&e.space);
 	pthread_cond_destroy(&e.ready);
 	pthread_mutex_destroy(&e.lock);

@@ -15,6 +15,7 @@ struct dtp_stream {
 	int njobs;
 	uint64_t slot_bytes; /* a buffer holds any one job */
 	int nslots;          /* 1..DTP_STREAM_MAX_SLOTS */
+	char *buffers;       /* nslots * slot_bytes, the caller's */
 	int nreaders;        /* threads that fill, 1..DTP_STREAM_MAX_THREADS */
 	int npackers;        /* threads that drain, the calling one included */
 	void *arg;

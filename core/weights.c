@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* A panel that a packer takes should still be in the cache where the reader left it. */
+/* A panel that a packer takes should still be in the cache where the reader left it: unless the backend knows better. */
 #define PANEL_BYTES (1u << 20)
 #define PANELS 8
 #define READERS 3
@@ -156,12 +156,17 @@ static int64_t row_align(const struct dtp_item *it)
 	return (*it->home)->row_align > 1 ? (*it->home)->row_align : 1;
 }
 
+static uint64_t panel_bytes(const struct dtp_backend *be)
+{
+	return be->panel_bytes ? be->panel_bytes : PANEL_BYTES;
+}
+
 /* The least that weight_write accepts at a time must fit into a buffer. */
 static enum dtp_code size_buffers(struct load *ld, struct dtp_err *err)
 {
 	uint64_t room = DTP_STAGING_BYTES - READERS * DTP_GAP_BYTES;
 
-	ld->slot_bytes = PANEL_BYTES;
+	ld->slot_bytes = panel_bytes(ld->be);
 	for (int i = 0; i < ld->nitems; i++) {
 		const struct dtp_item *it = &ld->items[i];
 		if (!it->home || !dtp_slice_bytes(&it->slice))
@@ -345,12 +350,13 @@ static int clamp(int n, int low, int high)
 	return n < low ? low : n > high ? high : n;
 }
 
-/* The backend's threads become packers: each writes panels by itself. */
+/* The backend's threads become packers: each writes panels by itself.  Where a device works beside them, more wait for it than there
+ * are processors. */
 static enum dtp_code run_with_threads(struct dtp_stream *s, struct dtp_backend *be, struct dtp_err *err)
 {
 	int threads = be->ops->set_threads ? be->ops->set_threads(be, 1) : 0;
 
-	s->npackers = clamp(threads, 1, MAX_PACKERS);
+	s->npackers = be->writers ? be->writers : clamp(threads, 1, MAX_PACKERS);
 	enum dtp_code rc = dtp_stream_run(s, err);
 	if (threads > 0)
 		be->ops->set_threads(be, threads);
@@ -375,7 +381,13 @@ static enum dtp_code stream(struct load *ld, struct dtp_load_stats *stats, struc
 	for (int i = 0; i < ld->ahead; i++)
 		prefetch(ld, i);
 	stats->staging = (uint64_t)s.nslots * s.slot_bytes + READERS * DTP_GAP_BYTES;
-	return run_with_threads(&s, ld->be, err);
+	void *buffers;
+	if (ld->be->ops->host_alloc(ld->be, (uint64_t)s.nslots * s.slot_bytes, &buffers, err))
+		return err ? dtp_err_prefix(err, "while making buffers to read weights into: ") : DTP_FAILED;
+	s.buffers = buffers;
+	enum dtp_code rc = run_with_threads(&s, ld->be, err);
+	ld->be->ops->host_free(ld->be, buffers);
+	return rc;
 }
 
 enum dtp_code dtp_weights_load(struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,

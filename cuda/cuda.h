@@ -29,7 +29,6 @@ struct dtp_cuda {
 	pthread_mutex_t writing;  /* weight_write: what follows, and the stream */
 	void *panel;              /* a panel as it is in its file, on its way to its weight; grows */
 	uint64_t panel_size;
-	cudaEvent_t read;         /* the panel was read from host memory */
 	const struct dtp_cuda_watch *watch; /* comm_cuda.h: of a communicator whose work is on the stream; else NULL */
 };
 
@@ -76,6 +75,8 @@ void dtp_cuda_free(struct dtp_backend *, void *p, uint64_t nbytes);
 enum dtp_code dtp_cuda_upload(struct dtp_backend *, struct dtp_tensor dst, const void *src, enum dtp_dtype src_type, struct dtp_err *);
 enum dtp_code dtp_cuda_download(struct dtp_backend *, void *dst, enum dtp_dtype dst_type, struct dtp_tensor src, struct dtp_err *);
 enum dtp_code dtp_cuda_sync(struct dtp_backend *, struct dtp_err *);
+enum dtp_code dtp_cuda_host_alloc(struct dtp_backend *, uint64_t nbytes, void **p, struct dtp_err *);
+void dtp_cuda_host_free(struct dtp_backend *, void *p);
 
 /* ---- weight.c */
 enum dtp_code dtp_cuda_weight_new(struct dtp_backend *, enum dtp_weight_kind, int ndim, const int64_t *shape, struct dtp_weight **,

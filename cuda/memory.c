@@ -124,3 +124,23 @@ enum dtp_code dtp_cuda_sync(struct dtp_backend *be, struct dtp_err *err)
 {
 	return dtp_cuda_wait(dtp_cuda_of(be), err);
 }
+
+/* Pinned: the device's copies from it run while the host reads files and other threads write panels. */
+enum dtp_code dtp_cuda_host_alloc(struct dtp_backend *be, uint64_t nbytes, void **p, struct dtp_err *err)
+{
+	(void)be;
+	*p = NULL;
+	cudaError_t e = cudaHostAlloc(p, nbytes, cudaHostAllocDefault);
+	if (e != cudaErrorMemoryAllocation)
+		return dtp_cuda_status(e, "cudaHostAlloc", __FILE__, __LINE__, err);
+	cudaGetLastError(); /* it is told here: a later call must not return it again */
+	return dtp_fail(err, DTP_FAILED, "cudaHostAlloc: the host has no %" PRIu64 " bytes that a GPU may read by itself (pinned memory: "
+			"ulimit -l and the limits of a container count)", nbytes);
+}
+
+/* Nothing reads it any more: whoever had it read has waited for that. */
+void dtp_cuda_host_free(struct dtp_backend *be, void *p)
+{
+	(void)be;
+	cudaFreeHost(p);
+}

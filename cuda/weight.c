@@ -92,7 +92,7 @@ static enum dtp_code turn(struct dtp_cuda *cu, const struct dtp_cuda_weight *w, 
 }
 
 static enum dtp_code write_turned(struct dtp_cuda *cu, const struct dtp_cuda_weight *w, int64_t row0, int64_t nrows, const void *src,
-				  enum dtp_dtype src_type, struct dtp_err *err)
+				  enum dtp_dtype src_type, cudaEvent_t read, struct dtp_err *err)
 {
 	uint64_t bytes = (uint64_t)(nrows * w->at.k) * dtp_dtype_size(src_type);
 	enum dtp_code rc = DTP_OK;
@@ -111,28 +111,42 @@ static enum dtp_code write_turned(struct dtp_cuda *cu, const struct dtp_cuda_wei
 	/* The stream keeps the next panel from being copied before this one is turned. */
 	rc = DTP_CUDA(cudaMemcpyAsync(cu->panel, src, bytes, cudaMemcpyHostToDevice, cu->stream), err);
 	if (!rc)
-		rc = DTP_CUDA(cudaEventRecord(cu->read, cu->stream), err);
+		rc = DTP_CUDA(cudaEventRecord(read, cu->stream), err);
 	return rc ? rc : turn(cu, w, row0, nrows, cu->panel, src_type, err);
 }
 
+/* Onto the stream; `read` happens when src was read. */
+static enum dtp_code enqueue(struct dtp_cuda *cu, const struct dtp_cuda_weight *w, int64_t row0, int64_t nrows, const void *src,
+			     enum dtp_dtype src_type, cudaEvent_t read, struct dtp_err *err)
+{
+	enum dtp_dtype t = cu->base.compute;
+
+	if (src_type != t || (w->base.kind != DTP_WEIGHT_MATRIX && w->base.kind != DTP_WEIGHT_TABLE))
+		return write_turned(cu, w, row0, nrows, src, src_type, read, err);
+	enum dtp_code rc = write_straight(cu, rows_of(w, t, row0, nrows), src, err);
+	return rc ? rc : DTP_CUDA(cudaEventRecord(read, cu->stream), err);
+}
+
+/* The next panel is enqueued while this thread waits for its own to be read. */
 enum dtp_code dtp_cuda_weight_write(struct dtp_backend *be, struct dtp_weight *weight, int64_t row0, int64_t nrows, const void *src,
 				    enum dtp_dtype src_type, struct dtp_err *err)
 {
 	struct dtp_cuda *cu = dtp_cuda_of(be);
 	const struct dtp_cuda_weight *w = dtp_cuda_weight_of(weight);
-	bool straight = (w->base.kind == DTP_WEIGHT_MATRIX || w->base.kind == DTP_WEIGHT_TABLE) && src_type == be->compute;
+	cudaEvent_t read;
 
 	if (!nrows || !w->at.k)
 		return DTP_OK;
+	if (DTP_CUDA(cudaSetDevice(cu->options.device), err) || /* of this thread */
+	    DTP_CUDA(cudaEventCreateWithFlags(&read, cudaEventDisableTiming | cudaEventBlockingSync), err))
+		return DTP_FAILED;
 	pthread_mutex_lock(&cu->writing);
-	enum dtp_code rc = DTP_CUDA(cudaSetDevice(cu->options.device), err); /* of this thread */
-	if (!rc)
-		rc = straight ? write_straight(cu, rows_of(w, be->compute, row0, nrows), src, err)
-			      : write_turned(cu, w, row0, nrows, src, src_type, err);
-	if (!rc && straight)
-		rc = DTP_CUDA(cudaEventRecord(cu->read, cu->stream), err);
-	if (!rc) /* the caller fills src anew */
-		rc = DTP_CUDA(cudaEventSynchronize(cu->read), err);
+	enum dtp_code rc = enqueue(cu, w, row0, nrows, src, src_type, read, err);
+	if (rc) /* src may be read by what came before the failure */
+		dtp_cuda_wait(cu, NULL);
 	pthread_mutex_unlock(&cu->writing);
+	if (!rc) /* the caller fills src anew */
+		rc = DTP_CUDA(cudaEventSynchronize(read), err);
+	cudaEventDestroy(read);
 	return rc;
 }

@@ -7,15 +7,18 @@
 #include "support.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 
 struct recorder {
 	struct dtp_backend be;
 	int64_t align[4];         /* row_align per dtp_weight_kind; 0: 1 */
 	int threads;              /* 0: set_threads answers that there are none */
-	int live;                 /* weights that exist */
+	int live, hosts;          /* weights and pieces of host memory that exist */
+	bool fail_host;
 	int fail_new, fail_write; /* the n-th call fails; 0: none */
 	int news, writes;
+	int now, most;            /* weight_writes at once */
 	pthread_mutex_t lock;
 	const char *low, *high;   /* bounds of all staging memory seen */
 	uint64_t largest;         /* panel */
@@ -70,6 +73,7 @@ static inline enum dtp_code recorder_write(struct dtp_backend *be, struct dtp_we
 
 	pthread_mutex_lock(&r->lock);
 	bool fails = ++r->writes == r->fail_write;
+	r->most = ++r->now > r->most ? r->now : r->most;
 	if (!r->low || from < r->low)
 		r->low = from;
 	if (from + (uint64_t)nrows * row > r->high)
@@ -78,6 +82,10 @@ static inline enum dtp_code recorder_write(struct dtp_backend *be, struct dtp_we
 		r->largest = (uint64_t)nrows * row;
 	w->panels++;
 	w->dtype = t;
+	pthread_mutex_unlock(&r->lock);
+	usleep(r->be.writers ? 2000 : 0); /* a device that is waited for */
+	pthread_mutex_lock(&r->lock);
+	r->now--;
 	pthread_mutex_unlock(&r->lock);
 	if (fails)
 		return dtp_fail(err, DTP_FAILED, "no reason");
@@ -89,6 +97,21 @@ static inline enum dtp_code recorder_write(struct dtp_backend *be, struct dtp_we
 	for (int64_t i = row0; i < row0 + nrows; i++)
 		w->rows[i]++;
 	return DTP_OK;
+}
+
+static inline enum dtp_code recorder_host(struct dtp_backend *be, uint64_t nbytes, void **p, struct dtp_err *err)
+{
+	struct recorder *r = (struct recorder *)be;
+
+	*p = r->fail_host ? NULL : malloc((size_t)nbytes);
+	r->hosts += *p != NULL;
+	return *p ? DTP_OK : dtp_fail(err, DTP_FAILED, "no host memory");
+}
+
+static inline void recorder_host_free(struct dtp_backend *be, void *p)
+{
+	((struct recorder *)be)->hosts -= p != NULL;
+	free(p);
 }
 
 static inline void recorder_free(struct dtp_backend *be, struct dtp_weight *weight)
@@ -143,7 +166,7 @@ static inline int recorder_threads(struct dtp_backend *be, int n)
 
 static const struct dtp_backend_ops recorder_ops = {
 	.name = "recorder", .weight_new = recorder_new, .weight_write = recorder_write, .weight_free = recorder_free,
-	.low_rank_add = recorder_add, .weight_bytes = recorder_bytes, .set_threads = recorder_threads,
+	.host_alloc = recorder_host, .host_free = recorder_host_free, .low_rank_add = recorder_add, .weight_bytes = recorder_bytes, .set_threads = recorder_threads,
 };
 
 static inline void recorder_init(struct recorder *r)

@@ -58,10 +58,12 @@ static bool stopped(void *arg)
 	return w->stop_at >= 0 && w->progressed >= w->stop_at;
 }
 
+static char buffers[DTP_STREAM_MAX_SLOTS * 1000];
+
 static void start(struct work *w, int njobs, int nslots, int nreaders, int npackers)
 {
 	*w = (struct work){.fail_fill = -1, .fail_drain = -1, .stop_at = -1};
-	w->s = (struct dtp_stream){njobs, 1000, nslots, nreaders, npackers, w, fill, drain, progress, stopped};
+	w->s = (struct dtp_stream){njobs, 1000, nslots, buffers, nreaders, npackers, w, fill, drain, progress, stopped};
 }
 
 static const int shapes[][3] = {{1, 1, 1}, {1, 4, 3}, {8, 3, 1}, {4, 2, 4}, {DTP_STREAM_MAX_SLOTS, 4, 4}};

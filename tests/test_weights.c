@@ -93,6 +93,7 @@ static void load_and_compare(struct dtp_tree *t, const struct dtp_st *st, const 
 		assert_true((uint64_t)(r->high - r->low) <= stats->staging);
 	dtp_weights_free(t, &r->be);
 	assert_int_equal(r->live, 0);
+	assert_int_equal(r->hosts, 0);
 }
 
 /* ---- whole loads */
@@ -590,6 +591,31 @@ static void weights_load_backend_fails(void **state)
 	r.threads = 4;
 	load_meddled(&m, &r, DTP_FAILED, &err);
 	assert_message(&err, DTP_FAILED, "while loading 'l", "no reason", (char *)NULL);
+	recorder_init(&r);
+	r.fail_host = true;
+	load_meddled(&m, &r, DTP_FAILED, &err);
+	assert_string_equal(err.message, "while making buffers to read weights into: no host memory");
+}
+
+/* Where a device works beside the loader, it says how: panels as large as it wants them, from as many threads. */
+static void weights_load_as_the_backend_wants(void **state)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	struct meddler m;
+	struct recorder r;
+
+	(void)state;
+	for (int writers = 0; writers <= 3; writers += 3) {
+		meddler_init(&m);
+		recorder_init(&r);
+		r.be.panel_bytes = 1000000;
+		r.be.writers = writers;
+		load_meddled(&m, &r, DTP_OK, &err);
+		assert_int_equal(r.largest, 1000000);
+		assert_int_equal(r.writes, 80);
+		assert_int_equal(r.hosts, 0);
+		assert_true((r.most > 1) == (writers > 1));
+	}
 }
 
 /* ---- reading ahead */
@@ -666,6 +692,7 @@ int main(void)
 		cmocka_unit_test(weights_load_file_grown),
 		cmocka_unit_test(weights_load_stopped),
 		cmocka_unit_test(weights_load_backend_fails),
+		cmocka_unit_test(weights_load_as_the_backend_wants),
 		cmocka_unit_test(weights_readahead_within_budget),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

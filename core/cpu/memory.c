@@ -90,6 +90,19 @@ void dtp_cpu_free(struct dtp_backend *be, void *p, uint64_t nbytes)
 		dtp_pool_give(&dtp_cpu_of(be)->pool, p, pages(nbytes));
 }
 
+enum dtp_code dtp_cpu_host_alloc(struct dtp_backend *be, uint64_t nbytes, void **p, struct dtp_err *err)
+{
+	(void)be;
+	*p = aligned_alloc(PAGE, (size_t)pages(nbytes));
+	return *p ? DTP_OK : no_memory(nbytes, err);
+}
+
+void dtp_cpu_host_free(struct dtp_backend *be, void *p)
+{
+	(void)be;
+	free(p);
+}
+
 static void unmap(void *p, uint64_t nbytes)
 {
 	if (p)

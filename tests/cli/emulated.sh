@@ -11,6 +11,7 @@ done
 degrees="1 2 4"
 [ -z "$SANITIZED" ] || degrees="1 2"
 for mode in eager deferred random; do
+	program "loading_$mode" env DIFFTP_EMU_STREAMS=$mode "$emulated/tests/emu/test_loading"
 	for tp in $degrees; do
 		golden $mode "golden_stages_klein-tiny_64x64_tp$tp"
 	done

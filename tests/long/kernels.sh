@@ -99,6 +99,16 @@ seeded no_barrier device.cuh k_rms_norm.cu '	__syncthreads();' '' '*rms_norm*' '
 seeded no_tail_guard k_swiglu.cu k_swiglu.cu 'if (row >= m)' 'if (row > m)' '*swiglu*' 'touches byte [0-9]+ of device memory'
 seeded values_read_early k_group_norm.cu k_group_norm.cu '__syncthreads(); /* all have given theirs */' '' '*group_norm*' 'group_norm: element'
 
+# Not a kernel's, but found in the same way: a buffer that is filled again before the device has read it.
+test=tests/emu/test_loading
+make_test .
+cp -a "$build/$test" "$build/$test.c.o" "$build/$test.c.d" "$tree/$build/tests/emu"
+export DIFFTP_EMU_STREAMS=deferred
+seeded buffer_reused_early weight.c weight.c 'rc = DTP_CUDA(cudaEventSynchronize(read), err);' '(void)0;' '*' \
+	"still waits to use|the host changed the [0-9]+ bytes"
+unset DIFFTP_EMU_STREAMS
+test=tests/emu/test_kernels
+
 # And under the sanitizers, so.
 leg sanitized san-address-undefined emulated-san-address-undefined EMULATE=1 SANITIZE=address,undefined
 seeded wide_moves_anywhere device.cuh k_swiglu.cu 'wide = wide && multiple(t, 16);' '' '*swiglu*' 'runtime error: .* misaligned address'
