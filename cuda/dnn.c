@@ -30,7 +30,8 @@ struct dtp_dnn {
 	struct dtp_dnn_cache cache;
 	const struct dtp_monitor *mon;
 	bool told;                   /* that plans are not kept */
-	struct dtp_dnn_plan *plans;  /* the latest first */
+	struct dtp_dnn_plan *plans;  /* the one asked for last comes first */
+	int nplans;
 };
 
 /* ---- the device */
@@ -118,17 +119,33 @@ enum dtp_code dtp_dnn_open(const char *properties, const char *cache, const stru
 	return DTP_OK;
 }
 
-void dtp_dnn_close(struct dtp_dnn *d)
+int dtp_dnn_plans(const struct dtp_dnn *d)
 {
-	if (!d)
-		return;
-	for (struct dtp_dnn_plan *p = d->plans, *next; p; p = next) {
-		next = p->next;
+	return d->nplans;
+}
+
+void dtp_dnn_trim(struct dtp_dnn *d, int keep)
+{
+	struct dtp_dnn_plan **at = &d->plans;
+
+	while (*at && keep-- > 0)
+		at = &(*at)->next;
+	while (*at) {
+		struct dtp_dnn_plan *p = *at;
+		*at = p->next;
 		if (p->made.plan)
 			d->api.cudnnBackendDestroyDescriptor(p->made.plan);
 		free(p->name);
 		free(p);
+		d->nplans--;
 	}
+}
+
+void dtp_dnn_close(struct dtp_dnn *d)
+{
+	if (!d)
+		return;
+	dtp_dnn_trim(d, 0);
 	if (d->target.properties)
 		d->api.cudnnBackendDestroyDescriptor(d->target.properties);
 	if (d->handle)
@@ -232,15 +249,18 @@ static enum dtp_code find_or_make(struct dtp_dnn *d, struct wanted w, struct dtp
 
 static enum dtp_code plan_for(struct dtp_dnn *d, struct wanted w, const struct dtp_dnn_plan **plan, const char **why, struct dtp_err *err)
 {
-	struct dtp_dnn_plan *p = d->plans;
+	struct dtp_dnn_plan **at = &d->plans, *p;
 	char name[400];
 	enum dtp_code rc;
 
 	*plan = NULL;
 	name_of(w, name, sizeof name);
-	while (p && strcmp(p->name, name) != 0)
-		p = p->next;
-	if (!p) {
+	while (*at && strcmp((*at)->name, name) != 0)
+		at = &(*at)->next;
+	p = *at;
+	if (p) {
+		*at = p->next;
+	} else {
 		p = calloc(1, sizeof *p);
 		if (p)
 			p->name = strdup(name);
@@ -250,9 +270,10 @@ static enum dtp_code plan_for(struct dtp_dnn *d, struct wanted w, const struct d
 			free(p);
 			return rc;
 		}
-		p->next = d->plans;
-		d->plans = p;
+		d->nplans++;
 	}
+	p->next = d->plans;
+	d->plans = p;
 	if (p->made.plan)
 		*plan = p;
 	else

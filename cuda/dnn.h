@@ -29,7 +29,7 @@ enum { DTP_DNN_ALIGN = 16 };
 enum { DTP_DNN_HEAD_MAX = 256 };
 
 struct dtp_dnn;      /* one device: its handle, its properties, the plans of all shapes so far */
-struct dtp_dnn_plan; /* owned by its dnn and valid until that is closed */
+struct dtp_dnn_plan; /* owned by its dnn and valid until that is closed or trimmed */
 
 /* properties: a device's, as cuDNN's JSON, to plan for a device that is not here (run is refused then); NULL: of the calling
  * thread's CUDA device.  cache: a folder of finished plans, made when the first is written; NULL: none.  Both are copied.  mon is told
@@ -64,6 +64,12 @@ enum dtp_code dtp_dnn_plan_attention(struct dtp_dnn *d, const struct dtp_dnn_att
 				     const char **why, struct dtp_err *err);
 enum dtp_code dtp_dnn_plan_conv(struct dtp_dnn *d, const struct dtp_dnn_conv *shape, const struct dtp_dnn_plan **plan,
 				const char **why, struct dtp_err *err);
+
+/* How many plans, and refusals, there are; and the end of all but the `keep` that were asked for last: nothing that was run by the others may
+ * be on a stream, or in a graph, any more. */
+#define DTP_DNN_PLANS 128 /* as many as a backend keeps: those of some pictures' sizes */
+int dtp_dnn_plans(const struct dtp_dnn *d);
+void dtp_dnn_trim(struct dtp_dnn *d, int keep);
 
 /* Device memory that a run needs, aligned to 256 bytes, from the caller; 0: none, and never more than DTP_DNN_WORKSPACE: what would take
  * more copies whole pictures to another layout and back. */

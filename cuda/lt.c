@@ -10,6 +10,7 @@
 
 #include "cuda.h"
 
+#define MOST_PRODUCTS 512 /* shapes that are remembered: those of many pictures' sizes */
 #define WORKSPACE (UINT64_C(32) << 20) /* what NVIDIA advises for Hopper; fewer bytes exclude algorithms */
 
 /* Under the names that the library gives them. */
@@ -60,6 +61,7 @@ struct dtp_lt {
 	cublasLtMatmulPreference_t pref;
 	void *workspace;
 	struct product *products; /* the one used last comes first */
+	int nproducts;
 };
 
 #define LT(lt, call, err) status(lt, call, #call, __LINE__, err)
@@ -182,6 +184,18 @@ static enum dtp_code set_bias(const struct dtp_lt *lt, const struct product *p, 
 	return bias ? LT(lt, lt->f.cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias), err) : DTP_OK;
 }
 
+/* What was enqueued by its description does not need it any more. */
+static void forget_oldest(struct dtp_lt *lt)
+{
+	struct product **at = &lt->products;
+
+	while ((*at)->next)
+		at = &(*at)->next;
+	product_free(lt, *at);
+	*at = NULL;
+	lt->nproducts--;
+}
+
 static enum dtp_code plan(struct dtp_lt *lt, const struct shape *s, const void *bias, struct product **out, struct dtp_err *err)
 {
 	struct product *p = calloc(1, sizeof *p);
@@ -206,6 +220,8 @@ static enum dtp_code plan(struct dtp_lt *lt, const struct shape *s, const void *
 	p->algo = found.algo;
 	p->next = lt->products;
 	lt->products = *out = p;
+	if (++lt->nproducts > MOST_PRODUCTS)
+		forget_oldest(lt);
 	return DTP_OK;
 }
 

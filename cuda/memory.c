@@ -3,6 +3,7 @@
 #include <inttypes.h>
 
 #include "cuda.h"
+#include "dnn.h"
 #include "kernels.h"
 
 #define PIECE (UINT64_C(16) << 20) /* of a conversion on the way: bounds the scratch that it takes */
@@ -55,10 +56,18 @@ enum dtp_code dtp_cuda_alloc(struct dtp_backend *be, uint64_t nbytes, void **p, 
 	return dtp_cuda_take(nbytes ? nbytes : 1, p, err);
 }
 
+/* Sizes of pictures come and go with the memory that they are drawn in, and the plans of their shapes would only come. */
+static void trim_plans(struct dtp_cuda *cu)
+{
+	if (cu->dnn && dtp_dnn_plans(cu->dnn) > DTP_DNN_PLANS && !cudaStreamQuery(cu->stream))
+		dtp_dnn_trim(cu->dnn, DTP_DNN_PLANS / 2);
+}
+
 void dtp_cuda_free(struct dtp_backend *be, void *p, uint64_t nbytes)
 {
 	(void)nbytes;
 	dtp_cuda_give_back(dtp_cuda_of(be), p);
+	trim_plans(dtp_cuda_of(be));
 }
 
 /* n elements of t at p. */

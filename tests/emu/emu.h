@@ -10,6 +10,7 @@
  *                     with; with @DEVICE only in processes that use this device.  CALL may be "work": what runs on a stream.
  * DIFFTP_EMU_MISSING  cublasLt, cudnn or nccl: no function whose name begins so is to be found.
  * DIFFTP_EMU_CUDNN    the version that cuDNN says it has (90800).
+ * DIFFTP_EMU_MOST     how many things of a kind (emu_hold) may be alive at once.
  * DIFFTP_EMU_CALLS    a file that gets a line "CALL COUNT" per function called, appended when the process ends.
  *
  * Wrong use by the program under test ends the process with EMU_EXIT and one line on stderr: it is never a mere error code, which

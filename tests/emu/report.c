@@ -98,6 +98,8 @@ void emu_hold(const char *what, int change)
 	state.held[i].count += change;
 	if (state.held[i].count < 0)
 		emu_misuse("more %s destroyed than made", what);
+	if ((uint64_t)state.held[i].count > emu_setting("DIFFTP_EMU_MOST", UINT64_MAX))
+		emu_misuse("more than DIFFTP_EMU_MOST %s", what);
 	emu_unlock();
 }
 

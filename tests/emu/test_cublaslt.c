@@ -4,6 +4,7 @@
 #include "scenes.h"
 
 #include "../../cuda/cuda.h"
+#include "../../cuda/lt.h"
 
 #include <cublasLt.h>
 #include <math.h>
@@ -363,10 +364,39 @@ static void leaks_a_layout(void)
 	must(!LT(cublasLtMatrixLayoutCreate)(&layout, CUDA_R_32F, 4, 4, 4));
 }
 
+/* Products of one shape after the other: what is kept of them has an end, and each is right. */
+static void shapes_without_end(void)
+{
+	enum { MOST = 600, N = 4 };
+	const float one[N] = {1, 2, 3, 4};
+	struct dtp_err err = DTP_ERR_INIT;
+	cudaStream_t stream;
+	struct dtp_lt *lt;
+	float got = 0;
+
+	ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+	must(!dtp_lt_open(&lt, &err));
+	char *p = on_device(one, sizeof one), *out = on_device(one, sizeof one);
+	struct dtp_tensor y = dtp_tensor_make(out, DTP_F32, 2, (int64_t[]){1, 1});
+	for (int i = 0; i <= MOST; i++) { /* the first is one of the last, too */
+		struct dtp_tensor x = dtp_tensor_make(p, DTP_F32, 2, (int64_t[]){1, N});
+		x.stride[0] = 4 + 4 * (i % MOST);
+		must(!dtp_lt_product(lt, stream, y, x, dtp_tensor_make(p, DTP_F32, 2, (int64_t[]){1, N}), NULL, &err));
+	}
+	ok(cudaStreamSynchronize(stream));
+	ok(cudaMemcpy(&got, out, sizeof got, cudaMemcpyDeviceToHost));
+	must(got == 30);
+	dtp_lt_close(lt);
+	ok(cudaStreamDestroy(stream));
+	ok(cudaFree(p));
+	ok(cudaFree(out));
+}
+
 static const struct scene scenes[] = {
 	RIGHT(products, ALL, NULL),
 	RIGHT(the_second_product_fails, ALL, "DIFFTP_EMU_FAIL=cublasLtMatmul:2"),
 	RIGHT(a_handle_fails, E, "DIFFTP_EMU_FAIL=cublasLtCreate:1"),
+	RIGHT(shapes_without_end, D, "DIFFTP_EMU_MOST=1560"), /* 3 layouts a shape */
 	WRONG(columns_that_overlap, E, "A of 7 rows and 9 columns, 6 apart"),
 	WRONG(memory_too_short, E, "cublasLtMatmul: D: bytes [0, 216) of device memory of 212 bytes"),
 	WRONG(misaligned, E, "A is at "),

@@ -432,6 +432,31 @@ static void every_call_fails(void)
 	fail_each("cudnnDestroy", 0);
 }
 
+/* Pictures of one size after the other: what is kept of them has an end. */
+static void sizes_without_end(void)
+{
+	const struct dtp_cuda_options options = {.attention = DTP_ATTENTION_AUTO, .mon = &dtp_monitor_none};
+	struct dtp_weight *w, *bias;
+	struct dtp_backend *be;
+	void *x, *out;
+
+	alarm(LONG);
+	do_(dtp_backend_cuda(DTP_F32, &options, &be, &err));
+	do_(be->ops->weight_new(be, DTP_WEIGHT_CONV, 4, (int64_t[]){8, 8, 3, 3}, &w, &err));
+	do_(be->ops->weight_new(be, DTP_WEIGHT_VECTOR, 1, (int64_t[]){8}, &bias, &err));
+	for (int64_t h = 1; h <= DTP_DNN_PLANS + 64; h++) {
+		const int64_t sides[] = {h, 2, 8};
+		do_(be->ops->alloc(be, (uint64_t)h * 2 * 8 * 4, &x, &err));
+		do_(be->ops->alloc(be, (uint64_t)h * 2 * 8 * 4, &out, &err));
+		do_(be->ops->conv2d(be, dtp_tensor_make(out, DTP_F32, 3, sides), dtp_tensor_make(x, DTP_F32, 3, sides), w, bias, 1, 1, 1, &err));
+		be->ops->free(be, out, (uint64_t)h * 2 * 8 * 4);
+		be->ops->free(be, x, (uint64_t)h * 2 * 8 * 4);
+	}
+	be->ops->weight_free(be, w);
+	be->ops->weight_free(be, bias);
+	be->ops->destroy(be);
+}
+
 int main(void)
 {
 	static const struct scene scenes[] = {
@@ -446,6 +471,7 @@ int main(void)
 		WRONG(no_workspace, E, "workspace"),
 		WRONG(plans_that_stay, E, "1 cuDNN handles"),
 		RIGHT(every_call_fails, E | ONLY_EMULATED),
+		RIGHT(sizes_without_end, D | ONLY_EMULATED, "DIFFTP_EMU_MOST=160"),
 	};
 
 	return play_all("cudnn", scenes, sizeof scenes / sizeof *scenes);

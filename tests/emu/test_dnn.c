@@ -276,6 +276,33 @@ static void test_what_is_not_there_is_refused(void **state)
 	assert_message(&err, DTP_FAILED, "properties", "cudnnBackendFinalize", "maxGridSize", NULL);
 }
 
+static void test_the_last_plans_stay(void **state)
+{
+	struct dtp_dnn *d = open_for(90, 0, NULL);
+	struct dtp_dnn_conv s = cached;
+	const struct dtp_dnn_plan *plan[4];
+	const char *why;
+
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		s.h = 16 + i;
+		plan[i] = conv(d, &s, &why);
+	}
+	s.h = 16;
+	assert_ptr_equal(conv(d, &s, &why), plan[0]);
+	assert_int_equal(dtp_dnn_plans(d), 4);
+	dtp_dnn_trim(d, 2);
+	assert_int_equal(dtp_dnn_plans(d), 2);
+	assert_ptr_equal(conv(d, &s, &why), plan[0]); /* asked for last */
+	s.h = 19;
+	assert_ptr_equal(conv(d, &s, &why), plan[3]); /* made last */
+	assert_int_equal(dtp_dnn_plans(d), 2);
+	s.h = 17;
+	assert_non_null(conv(d, &s, &why));
+	assert_int_equal(dtp_dnn_plans(d), 3);
+	dtp_dnn_close(d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -285,6 +312,7 @@ int main(void)
 		cmocka_unit_test(test_plans_are_kept),
 		cmocka_unit_test(test_a_cache_that_cannot_be),
 		cmocka_unit_test(test_what_is_not_there_is_refused),
+		cmocka_unit_test(test_the_last_plans_stay),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
