@@ -106,9 +106,20 @@ static void write_weights(const char *path, const struct data *d, bool pair)
 
 /* ---- one rank */
 
+/* Sums that were started are made when they are joined: whoever reads or writes earlier what is summed gets another result. */
+struct started {
+	void *buf;
+	int64_t count;
+	enum dtp_dtype t;
+};
+
 struct rank {
+	struct thread_comm comm; /* first: it is cast to the rank */
+	struct started started[2];
+	int nstarted, starts, joins, fails_at; /* fails_at: which start does, from 1 */
+	enum dtp_overlap overlap;
+	struct dtp_opstat stat[DTP_NOPS];
 	pthread_t thread;
-	struct thread_comm comm;
 	const struct style_case *c;
 	const struct data *d;
 	const char *path;
@@ -117,9 +128,30 @@ struct rank {
 	struct dtp_err err;
 };
 
+static enum dtp_code start_all_reduce(struct dtp_comm *c, void *buf, int64_t count, enum dtp_dtype t, struct dtp_err *err)
+{
+	struct rank *r = (struct rank *)c;
+
+	if (++r->starts == r->fails_at)
+		return dtp_fail(err, DTP_FAILED, "start %d fails", r->starts);
+	r->started[r->nstarted++] = (struct started){buf, count, t};
+	return DTP_OK;
+}
+
+static enum dtp_code join(struct dtp_comm *c, struct dtp_err *err)
+{
+	struct rank *r = (struct rank *)c;
+
+	for (int i = 0; i < r->nstarted; i++)
+		thread_all_reduce(c, r->started[i].buf, r->started[i].count, r->started[i].t, err);
+	r->nstarted = 0;
+	r->joins++;
+	return DTP_OK;
+}
+
 static void compute(struct rank *r, struct net *n, struct dtp_backend *be)
 {
-	struct dtp_ctx c = {.be = be, .tp = &r->comm.base, .tree = &n->tree, .mon = &dtp_monitor_none, .err = DTP_ERR_INIT};
+	struct dtp_ctx c = {.be = be, .tp = &r->comm.base, .tree = &n->tree, .overlap = r->overlap, .mon = &dtp_monitor_none, .err = DTP_ERR_INIT};
 
 	if (!dtp_arena_init(&c.scratch, be, 1 << 16, &c.err)) {
 		int64_t width = r->c->pair ? IN : B0 + B1;
@@ -129,6 +161,7 @@ static void compute(struct rank *r, struct net *n, struct dtp_backend *be)
 			be->ops->download(be, r->out, DTP_F32, y, &c.err);
 		dtp_arena_free(&c.scratch);
 	}
+	memcpy(r->stat, c.stat, sizeof r->stat);
 	r->err = c.err;
 }
 
@@ -161,26 +194,36 @@ static void *run_rank(void *arg)
 	return NULL;
 }
 
-static void check(const struct style_case *c, int size, enum dtp_dtype type)
+static void run_ranks(const struct style_case *c, const struct data *d, int size, enum dtp_dtype type, enum dtp_overlap overlap, int fails_at,
+		      struct rank *ranks)
 {
-	static struct data d;
-	struct rank ranks[MAX_RANKS] = {0};
+	struct dtp_comm_ops ops = thread_ops;
 	struct hub hub = {0};
 	char path[600];
-	double max;
 
-	make_data(&d, type, c->pair);
+	ops.start_all_reduce = start_all_reduce;
+	ops.join = join;
 	snprintf(path, sizeof path, "%s/styles.safetensors", temp_dir());
-	write_weights(path, &d, c->pair);
+	write_weights(path, d, c->pair);
 	pthread_barrier_init(&hub.barrier, NULL, (unsigned)size);
 	for (int i = 0; i < size; i++) {
-		ranks[i] = (struct rank){.comm = thread_comm_make(i, size, &hub), .c = c, .d = &d, .path = path,
-					 .type = type, .err = DTP_ERR_INIT};
+		ranks[i] = (struct rank){.comm = thread_comm_make(i, size, &hub), .c = c, .d = d, .path = path, .type = type,
+					 .overlap = overlap, .fails_at = fails_at, .err = DTP_ERR_INIT};
+		ranks[i].comm.base.ops = &ops;
 		assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
 	}
 	for (int i = 0; i < size; i++)
 		pthread_join(ranks[i].thread, NULL);
 	pthread_barrier_destroy(&hub.barrier);
+}
+
+static void check(const struct style_case *c, int size, enum dtp_dtype type, enum dtp_overlap overlap, struct rank *ranks)
+{
+	static struct data d;
+	double max;
+
+	make_data(&d, type, c->pair);
+	run_ranks(c, &d, size, type, overlap, 0, ranks);
 	for (int i = 0; i < size; i++) {
 		if (ranks[i].err.code)
 			fail_msg("%s, rank %d of %d: %s", c->name, i, size, ranks[i].err.message);
@@ -194,18 +237,64 @@ static void check(const struct style_case *c, int size, enum dtp_dtype type)
 
 static void styles_f32(void **state)
 {
+	struct rank ranks[MAX_RANKS];
+
 	(void)state;
 	for (int i = 0; i < NCASES; i++)
 		for (int size = 1; size <= MAX_RANKS; size++)
-			check(&cases[i], size, DTP_F32);
+			check(&cases[i], size, DTP_F32, DTP_OVERLAP_OFF, ranks);
 }
 
 static void styles_bf16(void **state)
 {
+	struct rank ranks[MAX_RANKS];
+
 	(void)state;
 	for (int i = 0; i < NCASES; i++)
 		for (int size = 1; size <= MAX_RANKS; size++)
-			check(&cases[i], size, DTP_BF16);
+			check(&cases[i], size, DTP_BF16, DTP_OVERLAP_OFF, ranks);
+}
+
+/* The second layer is summed in two parts, which count as one; so few tokens as here only where it was asked for. */
+static void styles_summed_in_parts(void **state)
+{
+	struct rank off[MAX_RANKS], on[MAX_RANKS];
+
+	(void)state;
+	for (int i = 0; i < NCASES; i++)
+		for (int size = 1; size <= MAX_RANKS; size++) {
+			check(&cases[i], size, DTP_F32, DTP_OVERLAP_OFF, off);
+			check(&cases[i], size, DTP_F32, DTP_OVERLAP_ON, on);
+			bool summed = size > 1 && strcmp(cases[i].name, "replicated") != 0;
+			assert_int_equal(off[0].starts, 0);
+			assert_int_equal(on[0].starts, summed ? 2 : 0);
+			assert_int_equal(on[0].joins, summed ? 1 : 0);
+			assert_int_equal(off[0].stat[DTP_OP_REDUCE].calls, summed ? 1 : 0);
+			for (int op = 0; op < DTP_NOPS; op++) {
+				assert_int_equal(on[0].stat[op].calls, off[0].stat[op].calls);
+				assert_true(on[0].stat[op].flops == off[0].stat[op].flops && on[0].stat[op].bytes == off[0].stat[op].bytes);
+			}
+			check(&cases[i], size, DTP_F32, DTP_OVERLAP_AUTO, on);
+			assert_int_equal(on[0].starts, 0);
+		}
+}
+
+/* What was started before a failure is joined. */
+static void styles_join_what_was_started(void **state)
+{
+	static struct data d;
+	struct rank ranks[MAX_RANKS];
+
+	(void)state;
+	make_data(&d, DTP_F32, true);
+	for (int at = 1; at <= 2; at++) {
+		run_ranks(&cases[0], &d, 2, DTP_F32, DTP_OVERLAP_ON, at, ranks);
+		for (int i = 0; i < 2; i++) {
+			assert_int_equal(ranks[i].joins, 1);
+			assert_int_equal(ranks[i].nstarted, 0);
+			assert_string_equal(ranks[i].err.message, at == 1 ? "start 1 fails" : "start 2 fails");
+		}
+	}
 }
 
 int main(void)
@@ -213,6 +302,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(styles_f32),
 		cmocka_unit_test(styles_bf16),
+		cmocka_unit_test(styles_summed_in_parts),
+		cmocka_unit_test(styles_join_what_was_started),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
