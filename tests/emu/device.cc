@@ -292,7 +292,8 @@ static void run_block(const char *order, uint64_t number)
 	}
 }
 
-/* What a pointer among the arguments points to is where a kernel begins to read or to write; which of both, and how far, is not known. */
+/* What a pointer among the arguments points to is where a kernel begins to read or to write; which of both, and how far, is not known
+ * here (shadow.cc knows it). */
 static void use_arguments(const launch *l)
 {
 	for (size_t i = 0; i < sizeof l->closure; i += sizeof(void *)) {
@@ -315,6 +316,7 @@ static bool run_grid(void *arg)
 	uint64_t blocks = static_cast<uint64_t>(grid->grid.x) * grid->grid.y * grid->grid.z;
 	for (uint64_t i = 0; i < blocks; i++)
 		run_block(order, turn(order, i, blocks));
+	emu_grid_over();
 	pthread_mutex_unlock(&running);
 	return true;
 }

@@ -16,6 +16,9 @@ struct emu_spot {
 /* False where no kernel runs on this thread of the process. */
 bool emu_running(struct emu_spot *spot);
 
+/* The grid that runs has come to its end: what watched it tells what it used. */
+void emu_grid_over(void);
+
 enum emu_place_kind {
 	EMU_OWN,        /* its stack, its arguments, where it is */
 	EMU_SHARED,     /* of a declared array of its block; *offset from the beginning of the block's shared memory */

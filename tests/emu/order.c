@@ -5,6 +5,8 @@
  * memory remembers who wrote it last and who has read it since.  A use that conflicts with one of another strand that its clock does not
  * know of ends the process: nothing orders the two, so that a GPU may run them at the same time.
  *
+ * Kernels tell what they use where they are watched (shadow.cc), else of each pointer among their arguments that they read what is there.
+ *
  * What may have been in order counts as in order: all threads of the host are one, and more strands than EMU_STRANDS are not watched. */
 #include "runtime.h"
 

@@ -10,7 +10,9 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <unordered_map>
+#include <vector>
 
 #include "emu.h"
 #include "fiber.h"
@@ -38,6 +40,12 @@ static struct {
 static struct emu_range ranges[16];
 static unsigned nranges;
 static uint64_t ranges_of;
+
+/* Bytes of device memory that the launch has read and written, by address / 64, a bit each: for order.c. */
+struct line {
+	uint64_t read, write;
+};
+static std::unordered_map<uintptr_t, line> touched;
 
 struct access {
 	const char *p;
@@ -139,6 +147,50 @@ static void check_range(const struct access *a)
 	ranges[nranges++ % 16] = r;
 }
 
+static void touch(const struct access *a)
+{
+	static uintptr_t last;
+	static line *l; /* of last; references to what is in the map stay */
+
+	for (uintptr_t at = reinterpret_cast<uintptr_t>(a->p), end = at + a->size; at < end; at++) {
+		if (touched.empty() || at / 64 != last) {
+			l = &touched[at / 64];
+			last = at / 64;
+		}
+		(a->write ? l->write : l->read) |= UINT64_C(1) << at % 64;
+	}
+}
+
+/* In runs: what a kernel reads or writes is dense as a rule. */
+static void tell(const std::vector<uintptr_t> &lines, bool write)
+{
+	uintptr_t begin = 0, end = 0;
+
+	for (uintptr_t n : lines)
+		for (uintptr_t i = 0; i < 64; i++) {
+			if (!((write ? touched[n].write : touched[n].read) >> i & 1))
+				continue;
+			if (n * 64 + i != end) {
+				emu_uses(reinterpret_cast<void *>(begin), end - begin, write);
+				begin = n * 64 + i;
+			}
+			end = n * 64 + i + 1;
+		}
+	emu_uses(reinterpret_cast<void *>(begin), end - begin, write);
+}
+
+void emu_grid_over(void)
+{
+	std::vector<uintptr_t> lines;
+
+	for (const auto &l : touched)
+		lines.push_back(l.first);
+	std::sort(lines.begin(), lines.end());
+	tell(lines, false);
+	tell(lines, true);
+	touched.clear();
+}
+
 static void see(const void *p, size_t size, bool write, void *pc)
 {
 	struct access a = {static_cast<const char *>(p), size, write, pc, {}};
@@ -167,6 +219,7 @@ static void see(const void *p, size_t size, bool write, void *pc)
 		return;
 	}
 	check_range(&a);
+	touch(&a);
 	for (uintptr_t at = reinterpret_cast<uintptr_t>(p), end = at + size; at < end; at++)
 		visit(&a, &cells_of(at / PAGE)[at % PAGE], now);
 }
