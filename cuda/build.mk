@@ -26,14 +26,14 @@ CUDA := $(CUDA_SOURCES)
 LDLIBS += $(CUDA_HOME)/lib64/libcudart_static.a -ldl -lrt
 LDFLAGS += -Wl,-rpath,$(CUDA_HOME)/lib64
 # Of the emulator's tests those that ask nothing of it: to be run on a GPU.
-GPU_TESTS := $(addprefix $(B)/tests/emu/,test_kernels test_cublaslt test_cudnn test_dnn)
+GPU_TESTS := $(addprefix $(B)/tests/emu/,test_kernels test_cublaslt test_cudnn test_dnn tool_gpu)
 $(B)/tests/emu/test_dnn: $(B)/tests/emu/properties.c.o
 else
 CUDA := $(wildcard cuda/absent.c)
 endif
 
 # What tests/cli/emulated.sh runs, or a machine with a GPU; and what both ask first.
-emulated-tests gpu-tests: $(B)/difftp $(B)/tests/test_golden $(GPU_TESTS)
+emulated-tests gpu-tests: $(B)/difftp $(addprefix $(B)/tests/,test_golden bench_ops tool_sparse tool_json) $(GPU_TESTS)
 which-nvcc:
 	@echo $(NVCC)
 .PHONY: emulated-tests gpu-tests which-nvcc

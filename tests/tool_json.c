@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* For tests of JSON output: tool_json FILE [PATH]...
  * Checks the whole file strictly, then prints the value at each path ("ranks.0.peak") on a line of its own; "#" as the last
- * part is the number of elements. */
+ * part is the number of elements; "name=step" is the first element of an array whose `name` is "step". */
 #include "json.h"
 
 #include <stdio.h>
@@ -14,8 +14,26 @@ static void die(const char *path, const char *what)
 	exit(1);
 }
 
+static const cJSON *element(const cJSON *at, const char *key, size_t length, const char *value)
+{
+	const cJSON *item;
+
+	cJSON_ArrayForEach(item, at) {
+		const cJSON *member;
+		cJSON_ArrayForEach(member, item)
+			if (!strncmp(member->string, key, length) && !member->string[length] && cJSON_IsString(member) &&
+			    !strcmp(member->valuestring, value))
+				return item;
+	}
+	return NULL;
+}
+
 static const cJSON *step(const cJSON *at, const char *part)
 {
+	const char *equals = strchr(part, '=');
+
+	if (cJSON_IsArray(at) && equals)
+		return element(at, part, (size_t)(equals - part), equals + 1);
 	return cJSON_IsArray(at) ? cJSON_GetArrayItem(at, (int)strtol(part, NULL, 10))
 				 : cJSON_GetObjectItemCaseSensitive(at, part);
 }
