@@ -1,0 +1,96 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# scripts/gpu-check.sh, which is for machines with a GPU, from its first piece to its last on the emulator, at sizes that take seconds:
+# all is well there, and a kernel with a fault is told.
+. tests/lib.sh
+if [ -z "$(make -s which-nvcc)" ]; then
+	echo "skip gpu_check: there is no nvcc, and none of CUDA's headers"
+	exit 0
+fi
+out=$dir/out report=$dir/out/report.json
+# Whatever it is asked to look at, it finds nothing; but it runs it.
+cat >"$dir/sanitizer" <<'END'
+#!/bin/sh
+[ "$1" = --error-exitcode ] && shift 2
+exec "$@"
+END
+chmod +x "$dir/sanitizer"
+export MAKEFLAGS='' EMULATE=yes MODELS=klein-tiny CONFIGS=tests/models SIDES=64 COPY_MB=8 COLD_MB=0.1 DEADLINE=3000 \
+	GOLDEN=klein-tiny_64x64 CHECKPOINT=tests/models/klein-tiny COMPUTE_SANITIZER="$dir/sanitizer" BUDGETS=10
+
+check() { # [TREE]
+	sh "${1:-.}/scripts/gpu-check.sh" -o "$out" >"$dir/table" 2>&1
+	rc=$?
+}
+value() { # PATH: of the report
+	build/emulated/tests/tool_json "$report" "$1" 2>>"$dir/json"
+}
+is() { # PATH VALUE
+	[ "$(value "$1")" = "$2" ] || fail "$1 is not $2: $(value "$1")"
+}
+table() {
+	cat "$dir/table"
+	tail -n 5 "$out"/*.log
+}
+
+case_ gpu_check_runs_to_its_end
+check
+[ $rc -eq 0 ] || fail "exit code $rc: $(table)"
+is ok true
+is emulated true
+pieces=$(value 'pieces.#')
+[ "$pieces" -eq 10 ] || fail "$pieces pieces: $(table)"
+for piece in build gpu kernels libraries golden_fp32 golden_bf16 golden_tp2 operations load sanitizer; do
+	is "pieces.name=$piece.result" ok
+done
+is gpu.name 'Emulated GPU'
+is gpu.cudnn_properties.deviceVer 900
+is operations_klein-tiny_64.device cuda
+for figure in copy_gb_per_second load_gb_per_second; do
+	value "figures.name=$figure.value" | awk '{ exit !($1 > 0) }' || fail "$figure: $(value "figures.name=$figure.value")"
+done
+# Nobody takes these figures for measurements.
+grep -q '^figure .* aim (emulated)$' "$dir/table" || fail "the table does not say that its figures are emulated: $(table)"
+done_
+
+case_ gpu_check_tells_what_is_late
+DEADLINE=0 PIECES=gpu check
+[ $rc -eq 1 ] || fail "exit code $rc"
+is ok false
+is 'pieces.name=build.result' 'no time'
+done_
+
+case_ gpu_check_tells_what_is_missing
+mkdir "$dir/bin"
+printf '#!/bin/sh\nexit 1\n' >"$dir/bin/pkg-config"
+chmod +x "$dir/bin/pkg-config"
+PATH="$dir/bin:$PATH" check
+[ $rc -eq 1 ] || fail "exit code $rc"
+is 'pieces.name=build.result' failed
+value 'pieces.name=build.says' | grep -q '^missing: .*libcjson' || fail "$(table)"
+grep -q 'sh scripts/install-deps.sh' "$out/build.log" || fail "$(cat "$out/build.log")"
+done_
+
+# A tree that is this one, but for a kernel that adds where it is to multiply.
+case_ gpu_check_tells_a_broken_kernel
+tree=$dir/tree
+mkdir -p "$tree/build"
+for f in *; do
+	case $f in build | cuda | difftp) ;; *) ln -s "$PWD/$f" "$tree/$f" ;; esac
+done
+rm "$tree/scripts"
+cp -a scripts cuda "$tree"
+cp -a build/release build/emulated "$tree/build"
+sed 's/silu(g\[j\]) \* u\[j\]/silu(g[j]) + u[j]/' cuda/k_swiglu.cu >"$tree/cuda/k_swiglu.cu"
+cmp -s cuda/k_swiglu.cu "$tree/cuda/k_swiglu.cu" && fail "no fault was put into the kernel"
+PIECES="gpu kernels golden_fp32 load" check "$tree"
+[ $rc -eq 1 ] || fail "exit code $rc: $(table)"
+is ok false
+is 'pieces.name=kernels.result' failed
+is 'pieces.name=golden_fp32.result' failed
+grep -q 'swiglu: element [0-9]* is' "$out/kernels.log" || fail "$(tail -n 20 "$out/kernels.log")"
+# The others do not stop for it.
+is 'pieces.name=gpu.result' ok
+is 'pieces.name=load.result' ok
+done_
+finish
