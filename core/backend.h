@@ -91,6 +91,9 @@ struct dtp_backend_ops {
 	enum dtp_code (*low_rank_add)(struct dtp_backend *, void *dst, enum dtp_dtype dst_type, const struct dtp_low_rank *parts,
 				      int nparts, int64_t n, int64_t k, struct dtp_err *);
 	void (*weight_free)(struct dtp_backend *, struct dtp_weight *);
+	/* All of a weight, its nbytes, in memory that the communicator of tensors moves; the same on all ranks where no plan splits it.
+	 * NULL where ranks share no weights: processors of a host read them from its page cache. */
+	void *(*weight_memory)(struct dtp_weight *);
 	/* What weight_new would take, without allocating: for the fit report. */
 	uint64_t (*weight_bytes)(struct dtp_backend *, enum dtp_weight_kind, int ndim, const int64_t *shape);
 

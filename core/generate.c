@@ -70,7 +70,8 @@ static enum dtp_code load(struct dtp_run *r, int which, struct dtp_err *err)
 		return DTP_OK;
 	struct timer t = phase_begin(r);
 	stage(r, DTP_PHASE_LOAD, names[which]);
-	if (dtp_weights_load(c->tree, &c->st, c->prefix, rank, c->degree, r->ctx.be, r->ctx.mon, &c->stats, err))
+	struct dtp_comm *sums = c->degree > 1 ? r->ctx.sums : NULL;
+	if (dtp_weights_load_shared(c->tree, &c->st, c->prefix, rank, c->degree, r->ctx.be, sums, r->ctx.mon, &c->stats, err))
 		return err->code;
 	c->loaded = true;
 	struct dtp_phase_report *rep = phase_end(r, &t, names[which]);

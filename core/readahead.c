@@ -105,7 +105,7 @@ void dtp_weights_readahead(const struct dtp_tree *tree, const struct dtp_st *st,
 	pthread_t thread;
 	int n;
 
-	if (dtp_weights_collect(tree, st, prefix, rank, degree, &items, &n, NULL))
+	if (dtp_weights_collect(tree, st, prefix, rank, degree, false, &items, &n, NULL))
 		return;
 	struct ahead *a = ahead_new(st);
 	for (int i = 0; a && i < n; i++)

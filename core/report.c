@@ -14,6 +14,7 @@ struct make {
 	struct dtp_backend *dry;
 	const struct dtp_component *c;
 	struct dtp_report_part *part;
+	bool shared; /* ranks send each other what no plan splits */
 };
 
 static uint64_t param_bytes(const struct dtp_tree *t, const struct dtp_module *m, int rank, int degree, struct dtp_backend *be)
@@ -264,7 +265,8 @@ static enum dtp_code make_part(struct make *mk, struct dtp_err *err)
 	if (make_lines(mk, err) || find_large(mk, err))
 		return err->code;
 	for (int rank = 0; rank < part->degree; rank++) {
-		uint64_t read = dtp_weights_file_bytes(mk->c->tree, &mk->c->st, mk->c->prefix, rank, mk->c->degree);
+		uint64_t read = dtp_weights_file_bytes(mk->c->tree, &mk->c->st, mk->c->prefix, rank, mk->c->degree,
+						       mk->shared);
 		part->read = read > part->read ? read : part->read;
 	}
 	return DTP_OK;
@@ -274,7 +276,7 @@ enum dtp_code dtp_report_make(struct dtp_pipeline *p, const struct dtp_request *
 			      struct dtp_err *err)
 {
 	const struct dtp_plan *plans[DTP_COMPONENTS] = {[DTP_TEXT] = p->embeds.length ? NULL : &p->text_plan, [DTP_TRANSFORMER] = &p->plan};
-	struct make mk = {0};
+	struct make mk = {.shared = p->device == DTP_DEVICE_CUDA};
 
 	*out = (struct dtp_report){0};
 	dtp_vae_need(&p->vae, req->nimages > 0, req->output == DTP_OUTPUT_PNG);

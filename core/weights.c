@@ -34,6 +34,7 @@ struct load {
 	const struct dtp_st *st;
 	struct dtp_backend *be;
 	const struct dtp_monitor *mon;
+	int rank;
 	struct dtp_item *items;
 	int nitems;
 	struct panel *panels;
@@ -102,21 +103,40 @@ static enum dtp_code collect_one(void *arg, const struct dtp_param *p, const str
 
 	if (rc)
 		return rc;
-	*it = (struct dtp_item){.kind = kind_of(p), .ndim = p->ndim};
+	*it = (struct dtp_item){.kind = kind_of(p), .ndim = p->ndim, .reader = DTP_ITEM_EACH};
 	if (l)
 		it->home = p->which ? &l->bias : &l->weight;
 	dtp_split_shape(p, s, it->shape);
 	dtp_slice_make(p, s, e, &it->slice);
-	if (!p->which && p->module->nlora) {
+	if (!p->which && p->module->nlora)
 		it->adds = p->module;
-		it->split = *s;
-	}
-	c->n++;
+	it->split = *s;
+	it->param = c->n++;
 	return DTP_OK;
 }
 
-enum dtp_code dtp_weights_collect(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank,
-				  int degree, struct dtp_item **items, int *n, struct dtp_err *err)
+/* Items in the order of the tree: each that is whole on all ranks goes to the rank that has been given least. */
+static enum dtp_code give_to_readers(struct dtp_item *items, int n, int degree, struct dtp_err *err)
+{
+	uint64_t *given = calloc((size_t)degree, sizeof *given);
+
+	if (!given)
+		return dtp_fail(err, DTP_FAILED, "out of memory for a list of %d ranks", degree);
+	for (struct dtp_item *it = items; it < items + n; it++) {
+		if (!it->home || it->split.dim >= 0 || !dtp_slice_bytes(&it->slice))
+			continue;
+		it->reader = 0;
+		for (int r = 1; r < degree; r++)
+			if (given[r] < given[it->reader])
+				it->reader = r;
+		given[it->reader] += dtp_slice_bytes(&it->slice);
+	}
+	free(given);
+	return DTP_OK;
+}
+
+enum dtp_code dtp_weights_collect(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
+				  bool shared, struct dtp_item **items, int *n, struct dtp_err *err)
 {
 	struct collect c = {st, prefix, calloc((size_t)tree->n * 2 + 1, sizeof *c.items), 0};
 	enum dtp_code rc;
@@ -124,6 +144,8 @@ enum dtp_code dtp_weights_collect(const struct dtp_tree *tree, const struct dtp_
 	if (!c.items)
 		return dtp_fail(err, DTP_FAILED, "out of memory for the list of %d modules", tree->n);
 	rc = for_each_param(tree, rank, degree, collect_one, &c, err);
+	if (!rc && shared)
+		rc = give_to_readers(c.items, c.n, degree, err);
 	if (rc) {
 		free(c.items);
 		return rc;
@@ -169,7 +191,7 @@ static enum dtp_code size_buffers(struct load *ld, struct dtp_err *err)
 	ld->slot_bytes = panel_bytes(ld->be);
 	for (int i = 0; i < ld->nitems; i++) {
 		const struct dtp_item *it = &ld->items[i];
-		if (!it->home || !dtp_slice_bytes(&it->slice))
+		if (!dtp_item_is_read(it, ld->rank))
 			continue;
 		int64_t rows = row_align(it) < it->slice.rows ? row_align(it) : it->slice.rows;
 		uint64_t need = (uint64_t)rows * it->slice.row_bytes;
@@ -191,7 +213,7 @@ static int cut(const struct load *ld, struct panel *panels)
 
 	for (int i = 0; i < ld->nitems; i++) {
 		const struct dtp_item *it = &ld->items[i];
-		if (!it->home || !dtp_slice_bytes(&it->slice))
+		if (!dtp_item_is_read(it, ld->rank))
 			continue;
 		int64_t align = row_align(it), step = (int64_t)(ld->slot_bytes / it->slice.row_bytes) / align * align;
 		if (step < 1) /* fewer rows than one alignment */
@@ -390,21 +412,50 @@ static enum dtp_code stream(struct load *ld, struct dtp_load_stats *stats, struc
 	return rc;
 }
 
+static int by_param(const void *a, const void *b)
+{
+	return ((const struct dtp_item *)a)->param - ((const struct dtp_item *)b)->param;
+}
+
+/* Sends what this rank has read for all, and takes what others have: in the order of the tree, since files may differ.  Ranks whose files
+ * are slow are waited for first, where there is no deadline. */
+static enum dtp_code exchange(struct load *ld, struct dtp_comm *sums, struct dtp_load_stats *stats, struct dtp_err *err)
+{
+	enum dtp_code rc = dtp_barrier(sums, err);
+
+	qsort(ld->items, (size_t)ld->nitems, sizeof *ld->items, by_param);
+	for (const struct dtp_item *it = ld->items; it < ld->items + ld->nitems && !rc; it++) {
+		if (it->reader == DTP_ITEM_EACH)
+			continue;
+		struct dtp_weight *w = *it->home;
+		rc = dtp_broadcast(sums, ld->be->ops->weight_memory(w), (int64_t)w->nbytes, it->reader, err);
+		stats->received += it->reader == ld->rank ? 0 : w->nbytes;
+	}
+	return rc ? rc : ld->be->ops->sync(ld->be, err);
+}
+
 enum dtp_code dtp_weights_load(struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
 			       struct dtp_backend *be, const struct dtp_monitor *mon, struct dtp_load_stats *stats,
 			       struct dtp_err *err)
 {
-	struct load ld = {.st = st, .be = be, .mon = mon, .lock = PTHREAD_MUTEX_INITIALIZER, .read = PTHREAD_COND_INITIALIZER,
+	return dtp_weights_load_shared(tree, st, prefix, rank, degree, be, NULL, mon, stats, err);
+}
+
+enum dtp_code dtp_weights_load_shared(struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
+				      struct dtp_backend *be, struct dtp_comm *sums, const struct dtp_monitor *mon,
+				      struct dtp_load_stats *stats, struct dtp_err *err)
+{
+	struct load ld = {.st = st, .be = be, .mon = mon, .rank = rank, .lock = PTHREAD_MUTEX_INITIALIZER, .read = PTHREAD_COND_INITIALIZER,
 			  .lost = DTP_ERR_INIT};
 	double start = dtp_seconds();
 	enum dtp_code rc;
 
 	*stats = (struct dtp_load_stats){0};
-	rc = dtp_weights_collect(tree, st, prefix, rank, degree, &ld.items, &ld.nitems, err);
+	rc = dtp_weights_collect(tree, st, prefix, rank, degree, sums && degree > 1, &ld.items, &ld.nitems, err);
 	if (rc)
 		return rc;
 	for (int i = 0; i < ld.nitems; i++)
-		if (ld.items[i].home)
+		if (dtp_item_is_read(&ld.items[i], rank))
 			ld.total += dtp_slice_bytes(&ld.items[i].slice);
 	ld.adding = calloc((size_t)ld.nitems + 1, sizeof *ld.adding);
 	rc = ld.adding ? allocate(&ld, err) : dtp_fail(err, DTP_FAILED, "out of memory for a list of %d tensors", ld.nitems);
@@ -412,6 +463,8 @@ enum dtp_code dtp_weights_load(struct dtp_tree *tree, const struct dtp_st *st, c
 		rc = size_buffers(&ld, err);
 	if (!rc)
 		rc = stream(&ld, stats, err);
+	if (!rc && sums && degree > 1)
+		rc = exchange(&ld, sums, stats, err);
 	if (rc)
 		dtp_weights_free(tree, be);
 	stats->wanted = ld.total;
@@ -494,17 +547,16 @@ uint64_t dtp_weights_staging(const struct dtp_tree *tree, int rank, int degree)
 	return DTP_STAGING_BYTES + (most ? (PANELS + 1) * most + MAX_PACKERS * (PANEL_BYTES / 2 * sizeof(float)) : 0);
 }
 
-uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank,
-				int degree)
+uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree, bool shared)
 {
 	struct dtp_item *items;
 	uint64_t bytes = 0;
 	int n;
 
-	if (dtp_weights_collect(tree, st, prefix, rank, degree, &items, &n, NULL))
+	if (dtp_weights_collect(tree, st, prefix, rank, degree, shared && degree > 1, &items, &n, NULL))
 		return 0;
 	for (int i = 0; i < n; i++)
-		if (items[i].home)
+		if (dtp_item_is_read(&items[i], rank))
 			bytes += dtp_slice_bytes(&items[i].slice);
 	free(items);
 	return bytes;

@@ -5,6 +5,7 @@
 #define DTP_WEIGHTS_H
 
 #include "backend.h"
+#include "comm.h"
 #include "module.h"
 #include "monitor.h"
 #include "plan.h"
@@ -21,7 +22,8 @@ enum dtp_code dtp_weights_check(const struct dtp_tree *tree, const struct dtp_st
 const struct dtp_st_entry *dtp_weights_entry(const struct dtp_st *st, const char *prefix, const struct dtp_param *p);
 
 struct dtp_load_stats {
-	uint64_t wanted;    /* bytes of this rank's slices, replicated ones included */
+	uint64_t wanted;    /* bytes of what this rank reads: its slices, and what no plan splits, all of it or its share */
+	uint64_t received;  /* bytes in the backend of what other ranks have read for it */
 	uint64_t gaps;      /* bytes read through because they lay between two slices (gaps under 64 KB) */
 	uint64_t requests;  /* read calls */
 	uint64_t staging;   /* bytes of staging buffers */
@@ -35,13 +37,19 @@ struct dtp_load_stats {
 enum dtp_code dtp_weights_load(struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
 			       struct dtp_backend *be, const struct dtp_monitor *mon, struct dtp_load_stats *stats,
 			       struct dtp_err *err);
+/* The same; sums: NULL, or the communicator of these ranks' tensors.  Then what no plan splits is read by one rank each, and sent to the
+ * others' memory when all have been read.  Collective: a rank that fails before it sends leaves the others waiting until it is lost. */
+enum dtp_code dtp_weights_load_shared(struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
+				      struct dtp_backend *be, struct dtp_comm *sums, const struct dtp_monitor *mon,
+				      struct dtp_load_stats *stats, struct dtp_err *err);
 void dtp_weights_free(struct dtp_tree *tree, struct dtp_backend *be);
 /* Memory of this rank's weights in the backend, and their bytes in the file. */
 uint64_t dtp_weights_param_memory(const struct dtp_param *p, const struct dtp_split *s, struct dtp_backend *be);
 uint64_t dtp_weights_memory(const struct dtp_tree *tree, int rank, int degree, struct dtp_backend *be);
 /* What loading takes beside the weights, at most: the staging buffers and what is added by a LoRA. */
 uint64_t dtp_weights_staging(const struct dtp_tree *tree, int rank, int degree);
-uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree);
+/* shared: as dtp_weights_load_shared reads them. */
+uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree, bool shared);
 
 /* The bytes of one parameter's slice as they lie in the file (row-major, stored dtype): for shard hashes and `shard`.
  * dst holds dtp_split_length * ... elements. */

@@ -159,6 +159,7 @@ static const struct dtp_backend_ops cuda_ops = {
 	.weight_write = dtp_cuda_weight_write,
 	.low_rank_add = dtp_cpu_low_rank_add, /* to a panel in host memory */
 	.weight_free = dtp_cuda_weight_free,
+	.weight_memory = dtp_cuda_weight_memory,
 	.weight_bytes = dtp_cuda_weight_bytes,
 	.linear = dtp_cuda_linear,
 	.embedding = dtp_cuda_embedding,

@@ -49,6 +49,11 @@ void dtp_cuda_weight_free(struct dtp_backend *be, struct dtp_weight *weight)
 	free(w);
 }
 
+void *dtp_cuda_weight_memory(struct dtp_weight *w)
+{
+	return ((struct dtp_cuda_weight *)w)->data;
+}
+
 /* The weight's rows [row0, row0 + nrows), of T. */
 static struct dtp_tensor rows_of(const struct dtp_cuda_weight *w, enum dtp_dtype t, int64_t row0, int64_t nrows)
 {

@@ -58,6 +58,7 @@ static inline enum dtp_code recorder_new(struct dtp_backend *be, enum dtp_weight
 	w->row_elements = shape[0] ? n / shape[0] : 0;
 	w->data = calloc((size_t)n * 4 + 1, 1);
 	w->rows = calloc((size_t)shape[0] + 1, 1);
+	w->w.nbytes = (uint64_t)n * 4;
 	r->live++;
 	*out = &w->w;
 	return DTP_OK;
@@ -114,6 +115,17 @@ static inline void recorder_host_free(struct dtp_backend *be, void *p)
 	free(p);
 }
 
+static inline void *recorder_memory(struct dtp_weight *w)
+{
+	return ((struct recorded *)w)->data;
+}
+
+static inline enum dtp_code recorder_sync(struct dtp_backend *be, struct dtp_err *err)
+{
+	(void)be, (void)err;
+	return DTP_OK;
+}
+
 static inline void recorder_free(struct dtp_backend *be, struct dtp_weight *weight)
 {
 	struct recorded *w = (struct recorded *)weight;
@@ -166,7 +178,7 @@ static inline int recorder_threads(struct dtp_backend *be, int n)
 
 static const struct dtp_backend_ops recorder_ops = {
 	.name = "recorder", .weight_new = recorder_new, .weight_write = recorder_write, .weight_free = recorder_free,
-	.host_alloc = recorder_host, .host_free = recorder_host_free, .low_rank_add = recorder_add, .weight_bytes = recorder_bytes, .set_threads = recorder_threads,
+	.weight_memory = recorder_memory, .sync = recorder_sync, .host_alloc = recorder_host, .host_free = recorder_host_free, .low_rank_add = recorder_add, .weight_bytes = recorder_bytes, .set_threads = recorder_threads,
 };
 
 static inline void recorder_init(struct recorder *r)

@@ -3,6 +3,7 @@
 #include "loading.h"
 #include "lora.h"
 #include "recorder.h"
+#include "thread_comm.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -87,7 +88,7 @@ static void load_and_compare(struct dtp_tree *t, const struct dtp_st *st, const 
 	must(dtp_weights_load(t, st, prefix, rank, degree, &r->be, &dtp_monitor_none, stats, &err), &err);
 	uint64_t total = assert_loaded(t, st, prefix, rank, degree);
 	assert_int_equal(stats->wanted, total);
-	assert_int_equal(dtp_weights_file_bytes(t, st, prefix, rank, degree), total);
+	assert_int_equal(dtp_weights_file_bytes(t, st, prefix, rank, degree, false), total);
 	assert_true(stats->staging <= DTP_STAGING_BYTES);
 	if (r->low)
 		assert_true((uint64_t)(r->high - r->low) <= stats->staging);
@@ -441,6 +442,104 @@ static void weights_load_factors_that_are_missing(void **state)
 	}
 }
 
+/* ---- what is read once for all ranks */
+
+struct sharing {
+	struct thread_comm comm;
+	const char *path;
+	struct dtp_load_stats stats;
+	uint64_t split;            /* bytes of its slices of what is split */
+	uint64_t read, of_file;    /* bytes of what is not split, by this rank and in the file */
+	struct dtp_err err;
+	char wrong[200];           /* name of a parameter that is not what the file says */
+	pthread_t thread;
+};
+
+static void compare_shared(struct sharing *s, const struct dtp_tree *t, const struct dtp_st *st)
+{
+	int rank = s->comm.base.rank, degree = s->comm.base.size;
+	struct dtp_param p;
+
+	for (int i = 0; i < t->n; i++)
+		for (int which = 0; dtp_module_param(&t->modules[i], which, &p); which++) {
+			const struct dtp_layer *l = t->modules[i].layer;
+			const struct recorded *w = (struct recorded *)(which ? l->bias : l->weight);
+			struct dtp_split split;
+			size_t len;
+			uint8_t *want = naive_slice(t, st, "net.", &p, rank, degree, &len);
+			dtp_placement(t, &p, rank, degree, &split);
+			if (split.dim >= 0)
+				s->split += len;
+			else
+				s->of_file += len;
+			if (split.dim < 0 && w->panels)
+				s->read += len;
+			if (memcmp(w->data, want, len))
+				snprintf(s->wrong, sizeof s->wrong, "%.180s", p.name);
+			free(want);
+		}
+}
+
+static void *load_shared(void *arg)
+{
+	struct sharing *s = arg;
+	int rank = s->comm.base.rank, degree = s->comm.base.size;
+	struct layers *ls = calloc(1, sizeof *ls);
+	struct recorder r;
+	struct dtp_tree t;
+	struct dtp_st st;
+
+	s->err = (struct dtp_err)DTP_ERR_INIT;
+	open_file(s->path, &st);
+	mixed_tree(&t, ls);
+	plan_text(&t, MIXED_PLAN, degree);
+	dtp_plan_bind(&t, rank, degree);
+	recorder_init(&r);
+	if (!dtp_weights_load_shared(&t, &st, "net.", rank, degree, &r.be, &s->comm.base, &dtp_monitor_none, &s->stats, &s->err)) {
+		compare_shared(s, &t, &st);
+		if (dtp_weights_file_bytes(&t, &st, "net.", rank, degree, true) != s->stats.wanted)
+			snprintf(s->wrong, sizeof s->wrong, "the prediction");
+		dtp_weights_free(&t, &r.be);
+	}
+	dtp_tree_free(&t);
+	dtp_st_close(&st);
+	free(ls);
+	return NULL;
+}
+
+/* Every byte that all ranks have alike is read by one of them, and is right on each. */
+static void weights_load_shared_bytes_once(void **state)
+{
+	char path[700];
+
+	(void)state;
+	snprintf(path, sizeof path, "%s", write_checkpoint("shared.safetensors", mixed, NMIXED));
+	for (int degree = 1; degree <= 4; degree++) {
+		struct sharing ranks[4] = {0};
+		struct hub hub = {0};
+		uint64_t read = 0, most = 0;
+		pthread_barrier_init(&hub.barrier, NULL, (unsigned)degree);
+		for (int i = 0; i < degree; i++) {
+			ranks[i].comm = thread_comm_make(i, degree, &hub);
+			ranks[i].path = path;
+			assert_int_equal(pthread_create(&ranks[i].thread, NULL, load_shared, &ranks[i]), 0);
+		}
+		for (int i = 0; i < degree; i++)
+			pthread_join(ranks[i].thread, NULL);
+		pthread_barrier_destroy(&hub.barrier);
+		for (int i = 0; i < degree; i++) {
+			must(ranks[i].err.code, &ranks[i].err);
+			assert_string_equal(ranks[i].wrong, "");
+			assert_int_equal(ranks[i].stats.wanted, ranks[i].split + ranks[i].read);
+			assert_true((ranks[i].stats.received > 0) == (degree > 1));
+			read += ranks[i].read;
+			most = ranks[i].read > most ? ranks[i].read : most;
+		}
+		assert_int_equal(read, ranks[0].of_file);
+		assert_true(degree == 1 || most < read); /* not all by the same one */
+	}
+}
+
 /* ---- what goes wrong */
 
 struct meddler {
@@ -687,6 +786,7 @@ int main(void)
 		cmocka_unit_test(weights_load_panel_too_large),
 		cmocka_unit_test(weights_load_adds_what_readers_read),
 		cmocka_unit_test(weights_load_factors_that_are_missing),
+		cmocka_unit_test(weights_load_shared_bytes_once),
 		cmocka_unit_test(weights_load_progress),
 		cmocka_unit_test(weights_load_file_truncated),
 		cmocka_unit_test(weights_load_file_grown),
