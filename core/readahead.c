@@ -34,10 +34,10 @@ static void ahead_free(struct ahead *a)
 }
 
 /* False when the budget is used up (or memory: what has been listed so far is read all the same). */
-static bool add_range(struct ahead *a, int file, uint64_t offset, uint64_t len, uint64_t *budget)
+static bool add_range(struct ahead *a, int file, uint64_t gap, uint64_t offset, uint64_t len, uint64_t *budget)
 {
 	struct span *last = a->n ? &a->spans[a->n - 1] : NULL;
-	bool touches = last && last->file == file && offset - last->end < DTP_GAP_BYTES;
+	bool touches = last && last->file == file && offset - last->end < gap;
 	uint64_t begin = touches ? last->end : offset; /* a small gap is cached too, and costs */
 	uint64_t cost = offset + len - begin, granted = cost < *budget ? cost : *budget;
 
@@ -58,13 +58,14 @@ static bool add_range(struct ahead *a, int file, uint64_t offset, uint64_t len, 
 	return granted == cost;
 }
 
-static bool add_slice(struct ahead *a, const struct dtp_slice *s, uint64_t *budget)
+static bool add_slice(struct ahead *a, const struct dtp_st *st, const struct dtp_slice *s, uint64_t *budget)
 {
+	uint64_t gap = dtp_gap_bytes(&st->files[s->entry->file]);
 	struct dtp_slice_walk w = dtp_slice_walk(s, 0, s->rows);
 	uint64_t offset, len;
 
 	while (dtp_slice_next(&w, &offset, &len))
-		if (len && !add_range(a, s->entry->file, offset, len, budget))
+		if (len && !add_range(a, s->entry->file, gap, offset, len, budget))
 			return false;
 	return true;
 }
@@ -109,7 +110,7 @@ void dtp_weights_readahead(const struct dtp_tree *tree, const struct dtp_st *st,
 		return;
 	struct ahead *a = ahead_new(st);
 	for (int i = 0; a && i < n; i++)
-		if (items[i].home && !add_slice(a, &items[i].slice, &budget))
+		if (items[i].home && !add_slice(a, st, &items[i].slice, &budget))
 			break;
 	free(items);
 	if (!a)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "safetensors.h"
 #include "infile.h"
+#include "remote.h"
 #include "st_header.h"
 
 #include <dirent.h>
@@ -49,6 +50,7 @@ static enum dtp_code add_file(struct dtp_st *st, char *path, struct dtp_err *err
 				S_ISDIR(s.st_mode) ? "a folder" : "no regular file");
 	f->size = (uint64_t)s.st_size;
 	f->mtime_ns = mtime_ns(&s);
+	f->remote = dtp_remote_file(f->fd);
 	return DTP_OK;
 }
 

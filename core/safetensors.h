@@ -26,6 +26,7 @@ struct dtp_st_file {
 	int fd;                 /* open for reading, close-on-exec */
 	uint64_t size, header_bytes;
 	int64_t mtime_ns;       /* at opening; dtp_st_read compares */
+	bool remote;            /* on a network file system: is read by few and large requests */
 };
 
 struct dtp_st {

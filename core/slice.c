@@ -133,7 +133,7 @@ struct batch {
 	uint64_t begin, end; /* of the file */
 	struct iovec v[MAX_VECTORS];
 	int n;
-	char *nowhere;       /* DTP_GAP_BYTES */
+	char *nowhere;       /* DTP_GAP_BYTES: every piece of every gap lands there */
 	struct dtp_read_stats *stats;
 };
 
@@ -179,7 +179,8 @@ static enum dtp_code add(struct batch *b, uint64_t offset, uint64_t len, char *d
 	enum dtp_code rc;
 
 	/* Gaps go forward only: where the ranges of a walk step back (first_row), the difference is huge. */
-	if (b->n && (offset - b->end >= DTP_GAP_BYTES || b->n + 2 > MAX_VECTORS))
+	if (b->n && (offset - b->end >= dtp_gap_bytes(&b->st->files[b->entry->file]) ||
+		     b->n + (int)((offset - b->end) / DTP_GAP_BYTES) + 2 > MAX_VECTORS))
 		if ((rc = flush(b, err)))
 			return rc;
 	b->stats->wanted += len;
@@ -190,8 +191,11 @@ static enum dtp_code add(struct batch *b, uint64_t offset, uint64_t len, char *d
 		b->end += len;
 		return DTP_OK;
 	} else {
-		b->v[b->n++] = (struct iovec){b->nowhere, offset - b->end};
 		b->stats->gaps += offset - b->end;
+		for (uint64_t left = offset - b->end, piece; left; left -= piece) {
+			piece = left < DTP_GAP_BYTES ? left : DTP_GAP_BYTES;
+			b->v[b->n++] = (struct iovec){b->nowhere, piece};
+		}
 	}
 	b->v[b->n++] = (struct iovec){dst, len};
 	b->end = offset + len;
@@ -229,7 +233,7 @@ void dtp_slice_prefetch(const struct dtp_st *st, const struct dtp_slice *s, int6
 	int fd = st->files[s->entry->file].fd;
 
 	while (dtp_slice_next(&w, &offset, &len)) {
-		if (end && offset - end >= DTP_GAP_BYTES) {
+		if (end && offset - end >= dtp_gap_bytes(&st->files[s->entry->file])) {
 			posix_fadvise(fd, (off_t)begin, (off_t)(end - begin), POSIX_FADV_WILLNEED);
 			end = 0;
 		}

@@ -6,8 +6,14 @@
 #include "plan.h"
 #include "safetensors.h"
 
-/* Bytes between two wanted ranges that are read through and dropped rather than skipped by a second read: fewer than this. */
+/* Bytes between two wanted ranges that are read through and dropped rather than skipped by a second read: fewer than this; of a file that
+ * is read over a network, where a request costs about what a megabyte does, than that. */
 #define DTP_GAP_BYTES (64u << 10)
+#define DTP_REMOTE_GAP_BYTES (1u << 20)
+static inline uint64_t dtp_gap_bytes(const struct dtp_st_file *f)
+{
+	return f->remote ? DTP_REMOTE_GAP_BYTES : DTP_GAP_BYTES;
+}
 
 struct dtp_slice {
 	const struct dtp_st_entry *entry;

@@ -12,6 +12,8 @@
 
 /* A panel that a packer takes should still be in the cache where the reader left it: unless the backend knows better. */
 #define PANEL_BYTES (1u << 20)
+/* Over a network a request is to be large. */
+#define REMOTE_PANEL_BYTES (4u << 20)
 #define PANELS 8
 #define READERS 3
 /* Few threads saturate the memory. */
@@ -178,9 +180,14 @@ static int64_t row_align(const struct dtp_item *it)
 	return (*it->home)->row_align > 1 ? (*it->home)->row_align : 1;
 }
 
-static uint64_t panel_bytes(const struct dtp_backend *be)
+static uint64_t panel_bytes(const struct load *ld)
 {
-	return be->panel_bytes ? be->panel_bytes : PANEL_BYTES;
+	uint64_t bytes = ld->be->panel_bytes ? ld->be->panel_bytes : PANEL_BYTES;
+
+	for (int i = 0; i < ld->st->nfiles; i++)
+		if (ld->st->files[i].remote && bytes < REMOTE_PANEL_BYTES)
+			bytes = REMOTE_PANEL_BYTES;
+	return bytes;
 }
 
 /* The least that weight_write accepts at a time must fit into a buffer. */
@@ -188,7 +195,7 @@ static enum dtp_code size_buffers(struct load *ld, struct dtp_err *err)
 {
 	uint64_t room = DTP_STAGING_BYTES - READERS * DTP_GAP_BYTES;
 
-	ld->slot_bytes = panel_bytes(ld->be);
+	ld->slot_bytes = panel_bytes(ld);
 	for (int i = 0; i < ld->nitems; i++) {
 		const struct dtp_item *it = &ld->items[i];
 		if (!dtp_item_is_read(it, ld->rank))
@@ -544,7 +551,7 @@ uint64_t dtp_weights_staging(const struct dtp_tree *tree, int rank, int degree)
 	for_each_param(tree, rank, degree, most_factors, &most, NULL);
 	/* Factors are there of the weights that panels in the buffers belong to, and of one that is between two of its panels; each
 	 * packer has a panel as floats. */
-	return DTP_STAGING_BYTES + (most ? (PANELS + 1) * most + MAX_PACKERS * (PANEL_BYTES / 2 * sizeof(float)) : 0);
+	return DTP_STAGING_BYTES + (most ? (PANELS + 1) * most + MAX_PACKERS * (REMOTE_PANEL_BYTES / 2 * sizeof(float)) : 0);
 }
 
 uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree, bool shared)

@@ -24,7 +24,7 @@ const struct dtp_st_entry *dtp_weights_entry(const struct dtp_st *st, const char
 struct dtp_load_stats {
 	uint64_t wanted;    /* bytes of what this rank reads: its slices, and what no plan splits, all of it or its share */
 	uint64_t received;  /* bytes in the backend of what other ranks have read for it */
-	uint64_t gaps;      /* bytes read through because they lay between two slices (gaps under 64 KB) */
+	uint64_t gaps;      /* bytes read through because they lay between two slices (dtp_gap_bytes) */
 	uint64_t requests;  /* read calls */
 	uint64_t staging;   /* bytes of staging buffers */
 	double seconds;

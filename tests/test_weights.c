@@ -3,6 +3,7 @@
 #include "loading.h"
 #include "lora.h"
 #include "recorder.h"
+#include "remote.h"
 #include "thread_comm.h"
 
 #include <fcntl.h>
@@ -251,6 +252,53 @@ static void weights_load_gap_limit(void **state)
 		dtp_tree_free(&t);
 		dtp_st_close(&st);
 	}
+}
+
+/* Over a network more is read through, by larger requests: a gap of less than 1 MiB, in pieces. */
+static void weights_load_gaps_over_a_network(void **state)
+{
+	static const struct {
+		int64_t columns;
+		uint64_t gaps, requests;
+	} cases[] = {{65536, 3 * 65536, 1}, {1000000, 3 * 1000000, 1}, {1048574, 3 * 1048574, 1}, {1048576, 0, 4}};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		const struct content c = {"w.weight", "BF16", 2, {4, cases[i].columns}};
+		struct dtp_load_stats stats;
+		struct recorder r;
+		struct dtp_tree t;
+		struct dtp_st st;
+		open_file(write_checkpoint("remote.safetensors", &c, 1), &st);
+		st.files[0].remote = true;
+		layers.n = 0;
+		dtp_tree_init(&t, "net");
+		dtp_tree_linear(&t, next_layer(&layers), 4, cases[i].columns, false, "w");
+		plan_text(&t, "{\"w\":\"rowwise_split_input\"}", 2);
+		for (int rank = 0; rank < 2; rank++) {
+			recorder_init(&r);
+			load_and_compare(&t, &st, "", rank, 2, &r, &stats);
+			assert_int_equal(stats.gaps, cases[i].gaps);
+			assert_int_equal(stats.requests, cases[i].requests);
+			assert_int_equal(r.writes, 1); /* a panel of 4 MiB */
+		}
+		dtp_tree_free(&t);
+		dtp_st_close(&st);
+	}
+}
+
+static void weights_remote_file_systems(void **state)
+{
+	static const uint32_t remote[] = {0x6969, 0xff534d42, 0xfe534d42, 0x0bd00bd0, 0x00c36400, 0x65735546, 0x01021997, 0x47504653};
+	static const uint32_t local[] = {0xef53 /* ext4 */, 0x58465342 /* xfs */, 0x9123683e /* btrfs */, 0x01021994 /* tmpfs */,
+					 0x794c7630 /* overlay */, 0x2fc12fc1 /* zfs */, 0};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof remote / sizeof *remote; i++)
+		assert_true(dtp_remote_type(remote[i]));
+	for (size_t i = 0; i < sizeof local / sizeof *local; i++)
+		assert_false(dtp_remote_type(local[i]));
+	assert_false(dtp_remote_file(-1));
 }
 
 /* Bytes that this process got from read calls, or -1 where the system does not count them. */
@@ -781,6 +829,8 @@ int main(void)
 		cmocka_unit_test(weights_load_mixed),
 		cmocka_unit_test(weights_load_gaps_counted),
 		cmocka_unit_test(weights_load_gap_limit),
+		cmocka_unit_test(weights_load_gaps_over_a_network),
+		cmocka_unit_test(weights_remote_file_systems),
 		cmocka_unit_test(weights_load_reads_nothing_else),
 		cmocka_unit_test(weights_load_staging_bounded),
 		cmocka_unit_test(weights_load_panel_too_large),
