@@ -119,7 +119,7 @@ const struct dtp_option dtp_options[] = {
 	 .text = "png: a picture; latent: a safetensors file with the tensor 'latents' as the pipeline class returns it",
 	 .def = "png"},
 	{.name = "force", .letter = 'f', .run_only = true, .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_OUTPUT,
-	 .commands = DTP_CMD_RUN | DTP_CMD_DECODE, .offset = AT(force),
+	 .commands = DTP_CMD_RUN | DTP_CMD_DECODE | DTP_CMD_PLAN, .offset = AT(force),
 	 .text = "replace files that exist; of a batch, draw all images of a folder anew"},
 	{.name = "grid", .run_only = true, .kind = DTP_OPT_PATH, .group = DTP_GROUP_OUTPUT, .commands = DTP_CMD_GENERATE, .offset = AT(grid),
 	 .value = "FILE", .text = "write a sheet of all images too, in rows, reduced where its sides would have more than 4096 pixels"},

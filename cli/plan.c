@@ -215,7 +215,7 @@ static enum dtp_code report(const struct dtp_args *args, struct dtp_err *err)
 	err->code = DTP_OK;
 	if (!dtp_devices_parse(args->devices, &v->devices, err) && !dtp_max_memory_parse(args->max_memory, &v->limit, err) &&
 	    !dtp_max_memory_check(&v->limit, v->options.tp_degree, err) &&
-	    !(args->emit && dtp_outfile_check(args->emit, err)) && !find_device(v, &progress, err) &&
+	    !(args->emit && dtp_output_check_file(args, args->emit, err)) && !find_device(v, &progress, err) &&
 	    !dtp_pipeline_open(&v->options, &mon, &v->pipeline, err) &&
 	    !dtp_inputs_read(args, &v->inputs, &v->request, err) &&
 	    !dtp_pipeline_resolve(v->pipeline, &v->request, err) && !look(v, err))

@@ -281,7 +281,7 @@ enum dtp_code dtp_plan_suggest(const struct dtp_args *args, struct dtp_err *err)
 	if (args->tp_plan)
 		return dtp_fail(err, DTP_REFUSED, "option '--suggest' derives a plan: --tp-plan does not go with it; 'difftp plan --diff' "
 				"compares two");
-	if ((args->emit && dtp_outfile_check(args->emit, err)) || open_pipeline(args, &p, err))
+	if ((args->emit && dtp_output_check_file(args, args->emit, err)) || open_pipeline(args, &p, err))
 		return err->code;
 	enum dtp_code code = dtp_plan_derive(dtp_pipeline_tree(p, "transformer"), &plan, &why, &n, err);
 	if (code == DTP_OK && args->emit)

@@ -137,20 +137,29 @@ enum dtp_code dtp_embeds_options_check(const struct dtp_args *args, struct dtp_e
 	return DTP_OK;
 }
 
-/* Files that are written beside the pictures: names differ, and both can be written. */
-static enum dtp_code check_beside(const char *output, const char *option, const char *path, struct dtp_err *err)
+static enum dtp_code check_taken(const struct dtp_args *args, const char *name, const char *hint, struct dtp_err *err)
 {
-	if (path && !strcmp(output, path))
-		return dtp_fail(err, DTP_REFUSED, "--output and --%s would both write '%s'", option, path);
-	return path ? dtp_outfile_check(path, err) : DTP_OK;
+	if (args->force || !dtp_name_is_taken(name))
+		return DTP_OK;
+	return dtp_fail(err, DTP_REFUSED, "'%s' exists: --force replaces it; or give another name%s", name, hint);
 }
 
 enum dtp_code dtp_output_check_taken(const struct dtp_args *args, const char *name, struct dtp_err *err)
 {
-	if (args->force || !dtp_name_is_taken(name))
-		return DTP_OK;
-	return dtp_fail(err, DTP_REFUSED, "'%s' exists: --force replaces it; or give another name, perhaps a pattern such as "
-			"--output 'fox-{seed}.png'", name);
+	return check_taken(args, name, ", perhaps a pattern such as --output 'fox-{seed}.png'", err);
+}
+
+enum dtp_code dtp_output_check_file(const struct dtp_args *args, const char *path, struct dtp_err *err)
+{
+	return check_taken(args, path, "", err) ? err->code : dtp_outfile_check(path, err);
+}
+
+/* Files that are written beside the pictures: names differ, and both can be written. */
+static enum dtp_code check_beside(const struct dtp_args *args, const char *output, const char *option, const char *path, struct dtp_err *err)
+{
+	if (path && !strcmp(output, path))
+		return dtp_fail(err, DTP_REFUSED, "--output and --%s would both write '%s'", option, path);
+	return path ? dtp_output_check_file(args, path, err) : DTP_OK;
 }
 
 /* Of a pattern, the folders that all images share are made; those that its fields name come with their images. */
@@ -173,8 +182,9 @@ static enum dtp_code check_folder(const char *pattern, const char *name, struct 
 
 static enum dtp_code check_output(const struct dtp_args *args, const char *name, bool known, struct dtp_err *err)
 {
-	if (check_beside(name, "dump-stages", args->dump_stages, err) ||
-	    check_beside(name, "save-prompt-embeds", args->save_prompt_embeds, err) || check_beside(name, "grid", args->grid, err) ||
+	if (check_beside(args, name, "dump-stages", args->dump_stages, err) ||
+	    check_beside(args, name, "save-prompt-embeds", args->save_prompt_embeds, err) ||
+	    check_beside(args, name, "grid", args->grid, err) ||
 	    (known && dtp_output_check_taken(args, name, err)))
 		return err->code;
 	return check_folder(dtp_output_path(args), name, err);
@@ -199,7 +209,7 @@ static enum dtp_code check_grid(const struct dtp_args *args, struct dtp_err *err
 		return dtp_fail(err, DTP_REFUSED, "--grid and --dump-stages would both write '%s'", args->grid);
 	if (args->save_prompt_embeds && !strcmp(args->grid, args->save_prompt_embeds))
 		return dtp_fail(err, DTP_REFUSED, "--grid and --save-prompt-embeds would both write '%s'", args->grid);
-	return dtp_output_check_format(args->grid, false, err) ? err->code : dtp_output_check_taken(args, args->grid, err);
+	return dtp_output_check_format(args->grid, false, err);
 }
 
 enum dtp_code dtp_outputs_check(const struct dtp_args *args, int count, struct dtp_err *err)
@@ -209,7 +219,7 @@ enum dtp_code dtp_outputs_check(const struct dtp_args *args, int count, struct d
 	int number = dtp_output_free(args, count);
 
 	if (embeds && !args->output)
-		return dtp_outfile_check(embeds, err);
+		return dtp_output_check_file(args, embeds, err);
 	if (embeds && dump && !strcmp(embeds, dump))
 		return dtp_fail(err, DTP_REFUSED, "--save-prompt-embeds and --dump-stages would both write '%s'", dump);
 	if (check_pattern(args, err) || dtp_output_check_format(path, args->output_type == DTP_ARG_LATENT, err) || check_grid(args, err))

@@ -18,6 +18,8 @@ char *dtp_output_name(const struct dtp_args *args, uint64_t seed, int index, int
 int dtp_output_free(const struct dtp_args *args, int count);
 /* DTP_REFUSED: a file with this name is there, and --force was not given. */
 enum dtp_code dtp_output_check_taken(const struct dtp_args *args, const char *name, struct dtp_err *err);
+/* The same of a file of another kind than pictures; and whether it can be written. */
+enum dtp_code dtp_output_check_file(const struct dtp_args *args, const char *path, struct dtp_err *err);
 /* Options that exclude each other where prompts are read from a file or only written to one. */
 enum dtp_code dtp_embeds_options_check(const struct dtp_args *args, struct dtp_err *err);
 /* Whether the option at this offset has no meaning beside --prompt-embeds. */

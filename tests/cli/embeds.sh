@@ -89,6 +89,17 @@ bad dump_of_nothing "option '--dump-stages' is about a picture, but with --save-
 m=tests/models/klein-tiny
 bad save_over_the_output "--output and --save-prompt-embeds would both write 'DIR/f.png'" \
 	--prompt x --height 64 --width 64 --save-prompt-embeds "$dir/f.png" -o "$dir/f.png"
+echo mine >"$dir/mine"
+for where in "--save-prompt-embeds $dir/mine" "--save-prompt-embeds $dir/mine -o $dir/f.png" "--dump-stages $dir/mine -o $dir/f.png"; do
+	# shellcheck disable=SC2086
+	bad "over_a_file_that_is_there: ${where%% *}" "'DIR/mine' exists: --force replaces it; or give another name" --prompt x $where
+done
+case_ what_was_refused_is_left
+[ "$(cat "$dir/mine")" = mine ] || fail "it was replaced"
+[ ! -e "$dir/f.png" ] || fail "there is a picture"
+"$DIFFTP" --model "$m" --prompt x --save-prompt-embeds "$dir/mine" --force -q || fail "exit code $? with --force"
+[ "$(cat "$dir/mine")" != mine ] || fail "--force does not replace it"
+done_
 bad save_into_no_folder "cannot write 'DIR/none/f': the folder 'DIR/none' does not exist" --prompt x --save-prompt-embeds "$dir/none/f"
 
 finish

@@ -280,7 +280,7 @@ cmp "$dir/p.png" "$dir/pq.png" || fail "the pictures differ"
 done_
 
 case_ emitted_plan_of_single_blocks
-plan --model $model --tp-degree 2 --tp-plan "$dir/p.json" --emit "$dir/emitted.json"
+plan --model $model --tp-degree 2 --tp-plan "$dir/p.json" --emit "$dir/emitted.json" --force
 plan --diff "$dir/p.json" "$dir/emitted.json" --model $model
 [ $rc -eq 0 ] || fail "they differ: $(cat "$dir/stdout")"
 grep -q '"transformer_blocks.1.ff.linear_in": {"style": "packed_colwise", "blocks": \[1, 1\]},$' "$dir/emitted.json" ||
@@ -337,6 +337,16 @@ refuse suggest_and_plan "option '--suggest' derives a plan: --tp-plan does not g
 refuse devices_malformed "option '--devices': '24' is no size: a number and a unit, as in 24GB, 1.5TB, 512MiB" plan --model $model --devices 4x24
 refuse devices_none "option '--devices': '0x24GB': the number before 'x' must be 1 to 1024, as in 4x24GB" plan --model $model --devices 0x24GB
 refuse max_memory_count "option '--max-memory' lists 3 sizes for 2 ranks: give one for all, or one for each" plan --model $model --tp-degree 2 --max-memory 1GB,1GB,1GB
+echo mine >"$dir/mine.json"
+for how in '' --suggest; do
+	# shellcheck disable=SC2086 # nothing, or a word
+	refuse "emit_over_a_file$how" "'$dir/mine.json' exists: --force replaces it; or give another name$" plan --model $model --emit "$dir/mine.json" $how
+done
+case_ what_was_refused_is_left
+[ "$(cat "$dir/mine.json")" = mine ] || fail "it was replaced"
+plan --model $model --emit "$dir/mine.json" --force
+cmp -s "$dir/mine.json" "$dir/again.json" || fail "--force does not replace it"
+done_
 refuse emit_into_no_folder "cannot write '$dir/none/p.json': the folder '$dir/none' does not exist" plan --model $model --emit "$dir/none/p.json"
 refuse degree_that_does_not_divide "built-in plan 'flux2': key 'transformer_blocks\.\*\.attn\.to_q': degree 3 does not divide the 8 heads of the transformer" plan --model $model --tp-degree 3
 printf '{"transformer_blocks.*.attn.to_q": "colwise"}' >"$dir/bad.json"
