@@ -3,8 +3,8 @@
 #include "defaults.h"
 
 #include "control.h"
+#include "exclude.h"
 #include "infile.h"
-#include "request.h"
 #include "worker.h"
 
 #include <stdlib.h>

@@ -4,6 +4,7 @@
 #include "agree.h"
 #include "batch.h"
 #include "device.h"
+#include "exclude.h"
 #include "fit.h"
 #include "gather.h"
 #include "host.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "recall.h"
 
+#include "exclude.h"
 #include "image.h"
 #include "recipe.h"
-#include "request.h"
 #include "text.h"
 #include "values.h"
 

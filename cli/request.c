@@ -101,42 +101,6 @@ enum dtp_code dtp_output_check_format(const char *path, bool latent, struct dtp_
 	return DTP_OK;
 }
 
-static const struct {
-	size_t offset;
-	const char *name;
-} excluded[] = { /* by --prompt-embeds */
-	{offsetof(struct dtp_args, prompt), "prompt"},
-	{offsetof(struct dtp_args, prompts), "prompts"},
-	{offsetof(struct dtp_args, negative_prompt), "negative-prompt"},
-	{offsetof(struct dtp_args, system_message), "system-message"},
-	{offsetof(struct dtp_args, max_sequence_length), "max-sequence-length"},
-	{offsetof(struct dtp_args, keep_text_encoder), "keep-text-encoder"},
-	{offsetof(struct dtp_args, save_prompt_embeds), "save-prompt-embeds"},
-};
-#define NEXCLUDED (sizeof excluded / sizeof excluded[0])
-
-bool dtp_embeds_exclude(size_t offset)
-{
-	for (size_t i = 0; i < NEXCLUDED; i++)
-		if (excluded[i].offset == offset)
-			return true;
-	return false;
-}
-
-enum dtp_code dtp_embeds_options_check(const struct dtp_args *args, struct dtp_err *err)
-{
-	for (size_t i = 0; args->prompt_embeds && i < NEXCLUDED; i++)
-		if (dtp_args_given(args, excluded[i].offset))
-			return dtp_fail(err, DTP_REFUSED, "option '--prompt-embeds' stands for the encoded prompt: --%s does not go with it",
-					excluded[i].name);
-	if (args->save_prompt_embeds && args->prompts)
-		return dtp_fail(err, DTP_REFUSED, "option '--save-prompt-embeds' writes one prompt: --prompts does not go with it");
-	if (args->save_prompt_embeds && !args->output && (args->dump_stages || args->images.n || args->grid))
-		return dtp_fail(err, DTP_REFUSED, "option '--%s' is about a picture, but with --save-prompt-embeds nothing is drawn unless "
-				"--output is given", args->images.n ? "image" : args->grid ? "grid" : "dump-stages");
-	return DTP_OK;
-}
-
 static enum dtp_code check_taken(const struct dtp_args *args, const char *name, const char *hint, struct dtp_err *err)
 {
 	if (args->force || !dtp_name_is_taken(name))

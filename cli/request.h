@@ -20,10 +20,6 @@ int dtp_output_free(const struct dtp_args *args, int count);
 enum dtp_code dtp_output_check_taken(const struct dtp_args *args, const char *name, struct dtp_err *err);
 /* The same of a file of another kind than pictures; and whether it can be written. */
 enum dtp_code dtp_output_check_file(const struct dtp_args *args, const char *path, struct dtp_err *err);
-/* Options that exclude each other where prompts are read from a file or only written to one. */
-enum dtp_code dtp_embeds_options_check(const struct dtp_args *args, struct dtp_err *err);
-/* Whether the option at this offset has no meaning beside --prompt-embeds. */
-bool dtp_embeds_exclude(size_t offset);
 /* Whether the name of an output says another format than what will be in it. */
 enum dtp_code dtp_output_check_format(const char *path, bool latent, struct dtp_err *err);
 /* Checks that every file of the run can be written and is not there yet (unless its name depends on a seed that nobody knows), that no
