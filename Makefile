@@ -91,7 +91,7 @@ bench-ops: $(B)/tests/bench_ops
 # The parsers of foreign bytes under libFuzzer, with clang; make fuzz FUZZ_SECONDS=60 also runs each for as long.
 FUZZ := build/fuzz
 FUZZ_CFLAGS := -std=c11 -O1 -g -DDTP_VERSION='"$(VERSION)"' -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-FUZZED := $(wildcard core/*.c) $(patsubst %,cli/%.c,exclude flags line naming options recall text values)
+FUZZED := $(wildcard core/*.c) $(patsubst %,cli/%.c,defaults exclude flags line naming options recall text values)
 $(FUZZ)/%.o: %.c
 	@mkdir -p $(@D)
 	$(call say,FUZZ)

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Any bytes as the user's file of defaults, beside options that were typed: refused with a message that names the file, or options that may
+ * have a default, of the command, within their ranges; those that were typed stay. */
+#include "defaults.h"
+#include "ranges.h"
+#include "worker.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Of cli/worker.c this is all that defaults ask. */
+bool dtp_worker_is_rank(void)
+{
+	return false;
+}
+
+static char folder[] = "/tmp/fuzz-defaults-XXXXXX", file[64];
+static int fd; /* what the file is: in memory */
+
+static void remove_folder(void)
+{
+	char inner[64];
+
+	snprintf(inner, sizeof inner, "%s/difftp", folder);
+	unlink(file);
+	rmdir(inner);
+	rmdir(folder);
+}
+
+static void make_folder(void)
+{
+	char memory[32];
+
+	if (*file)
+		return;
+	if (!mkdtemp(folder))
+		abort();
+	snprintf(file, sizeof file, "%s/difftp", folder);
+	if (mkdir(file, 0700) || setenv("XDG_CONFIG_HOME", folder, 1) || setenv("HOME", "/home/fuzz", 1))
+		abort();
+	snprintf(file, sizeof file, "%s/difftp/config", folder);
+	fd = memfd_create("fuzz", 0);
+	snprintf(memory, sizeof memory, "/proc/self/fd/%d", fd);
+	if (fd < 0 || symlink(memory, file))
+		abort();
+	unsetenv("DIFFTP_MODEL");
+	unsetenv("DIFFTP_TP_DEGREE");
+	atexit(remove_folder);
+}
+
+static void try_command(enum dtp_command_bit command)
+{
+	struct dtp_args args = {.command = command, .tp_degree = 3, .guidance_scale = -1, .model = "typed"}, seen;
+	struct dtp_err err = DTP_ERR_INIT;
+	char *text;
+
+	dtp_args_give(&args, offsetof(struct dtp_args, model));
+	dtp_args_give(&args, offsetof(struct dtp_args, tp_degree));
+	enum dtp_code code = dtp_defaults_read(&args, &text, &err);
+	if (code && (code != DTP_REFUSED || err.code != code || !strstr(err.message, file)))
+		abort();
+	seen = args;
+	seen.given = seen.preset;
+	check_ranges(&seen, command);
+	for (int i = 0; i < dtp_noptions; i++)
+		if (dtp_options[i].run_only && dtp_args_given(&seen, dtp_options[i].offset))
+			abort();
+	if (strcmp(args.model, "typed") || args.tp_degree != 3)
+		abort();
+	free(text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	make_folder();
+	if (ftruncate(fd, 0) || pwrite(fd, data, size, 0) != (ssize_t)size)
+		abort();
+	try_command(DTP_CMD_GENERATE);
+	try_command(DTP_CMD_PLAN);
+	return 0;
+}
