@@ -810,7 +810,7 @@ static void weights_readahead_within_budget(void **state)
 	bool drops = cached_pages(path, &pages) < pages / 10; /* not on tmpfs */
 	dtp_weights_readahead(&t, &st, "", 0, 1, 40000000);
 	dtp_st_close(&st); /* while it is at work */
-	for (int i = 0; i < 1000 && cached < 40000000 / 4096; i++) {
+	for (int i = 0; i < 12000 && cached < 40000000 / 4096; i++) {
 		cached = cached_pages(path, &pages);
 		nanosleep(&moment, NULL);
 	}

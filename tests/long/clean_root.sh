@@ -4,6 +4,8 @@
 # the packages that are installed are those that the build uses; the Debian package in a bare system.
 # SUITES: the releases, "bookworm trixie".  The second command passes all the quick tests in the first of them, and two programs of
 # them in the others, or all there too with CLEAN_ROOT=all.  MIRROR: Debian's.
+# Ubuntu, by hand: SUITES=noble MIRROR=http://archive.ubuntu.com/ubuntu SCRIPT=gutsy OPTIONS='--components=main,universe --no-check-gpg'
+# (Debian has no key of Ubuntu's archive).
 # All of it happens in memory, in namespaces of its own, so that nothing is left.
 if [ -z "${CLEAN_ROOT_INSIDE:-}" ]; then
 	if [ "$(id -u)" -ne 0 ] || ! command -v debootstrap >/dev/null || ! git rev-parse -q --verify HEAD >/dev/null 2>&1; then
@@ -55,7 +57,8 @@ lines() { # what the README has its reader type, under a heading
 try() { # SUITE
 	suite=$1 root=$memory/$1
 	case_ "clean_root_${suite}_is_made"
-	if ! debootstrap --variant=minbase "$suite" "$root" "$mirror" >"$dir/log" 2>&1; then
+	# shellcheck disable=SC2086 # words, and a name if there is one
+	if ! debootstrap --variant=minbase ${OPTIONS:-} "$suite" "$root" "$mirror" ${SCRIPT:+/usr/share/debootstrap/scripts/$SCRIPT} >"$dir/log" 2>&1; then
 		if [ "$suite" != bookworm ] && grep -Eq 'Failed getting release file|No such script' "$dir/log"; then
 			echo "note clean_root_$suite: its packages are not to be had here"
 			return
