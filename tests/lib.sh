@@ -54,6 +54,15 @@ expect() {
 	done_
 }
 
+# least_time ARGUMENT...: microseconds of processor time that the program takes, the least of five runs: what a clock shows where the
+# machine does nothing else, and a test can hold where it does.
+least_time() {
+	for _ in 1 2 3 4 5; do
+		"$TESTBIN/tool_rusage" "$dir/used" "$DIFFTP" "$@" >/dev/null 2>&1
+		cat "$dir/used"
+	done | sort -n | head -n 1
+}
+
 # refuse NAME MESSAGE ARGUMENT...: exit code 2, nothing on stdout, a message that begins as the expression says.
 refuse() {
 	name=$1 message=$2

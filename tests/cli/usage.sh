@@ -12,15 +12,9 @@ expect help_of_bench 0 '^      --repeat N' '^$' bench --help
 expect man 0 '^\.TH DIFFTP 1 ' '^$' man
 case_ begins_fast
 for what in --version --help; do
-	best=999999
-	for _ in 1 2 3 4 5 6 7 8 9 10; do
-		begin=$(date +%s%N)
-		"$DIFFTP" $what >/dev/null
-		took=$((($(date +%s%N) - begin) / 1000))
-		[ $took -lt $best ] && best=$took
-	done
 	# 20 ms are promised; a program under a sanitizer is exempt.
-	[ $best -lt 20000 ] || [ -n "$SANITIZED" ] || fail "$what takes $best us"
+	took=$(least_time $what)
+	[ "$took" -lt 20000 ] || [ -n "$SANITIZED" ] || fail "$what takes $took us"
 done
 done_
 
