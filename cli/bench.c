@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command that runs the pipeline and tells where the time goes. */
 #include "commands.h"
+#include "bench_memory.h"
 #include "clock.h"
 #include "offload.h"
 #include "output.h"
@@ -27,6 +28,7 @@ _Static_assert(sizeof(struct row) % sizeof(int64_t) == 0, "rows travel as whole 
 struct measured {
 	int ranks, nrows;    /* rows of each rank; those that a rank does not have are empty */
 	struct row *rows;    /* [ranks][nrows] */
+	struct dtp_footprints memory;
 	double *peak;        /* [ranks], FLOP/s of a matrix product while all ranks computed one */
 	double seconds;      /* of all runs of the pipeline */
 };
@@ -181,6 +183,7 @@ static void print_table(const struct dtp_rank *r, const struct measured *m)
 			printf(" %7s %9s %8s", "-", "-", "-");
 		printf(" %9s\n", dtp_bytes_text(p.rss).s);
 	}
+	dtp_footprints_print(&m->memory, r->options.device == DTP_DEVICE_CUDA);
 }
 
 static cJSON *phase_json(const struct measured *m, const struct row *first)
@@ -239,6 +242,7 @@ static enum dtp_code print_json(const struct dtp_rank *r, const struct measured 
 	list = cJSON_AddArrayToObject(o, "phases");
 	for (int i = 0; i < m->nrows && m->rows[i].calls; i++)
 		cJSON_AddItemToArray(list, phase_json(m, &m->rows[i]));
+	cJSON_AddItemToObject(o, "memory", dtp_footprints_json(&m->memory));
 	return dtp_write_json(stdout, o, err);
 }
 
@@ -281,7 +285,7 @@ static enum dtp_code run(struct dtp_rank *r, struct measured *m, struct dtp_err 
 	if (repeat(r, err))
 		return err->code;
 	m->seconds = dtp_seconds() - began;
-	if (collect(r, m, err) || r->rank)
+	if (collect(r, m, err) || dtp_footprints_collect(r, &m->memory, err) || r->rank)
 		return err->code;
 	return print(r, m, err);
 }
@@ -293,6 +297,7 @@ static enum dtp_code work(struct dtp_rank *r, struct dtp_err *err)
 
 	free(m.peak);
 	free(m.rows);
+	free(m.memory.rank);
 	return code;
 }
 

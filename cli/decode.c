@@ -45,7 +45,7 @@ static enum dtp_device device_of(const struct dtp_seated *seated)
 static enum dtp_code check_memory(const struct dtp_decoder *d, const struct dtp_seated *seated, struct dtp_err *err)
 {
 	uint64_t available = seated->memory.n ? dtp_limit(&seated->memory, 0) : dtp_host_memory("").available;
-	uint64_t needed = dtp_decoder_memory(d) + dtp_rank_base_bytes(device_of(seated));
+	uint64_t needed = dtp_decoder_memory(d) + dtp_rank_base_bytes(device_of(seated), 1);
 
 	if (needed <= available)
 		return DTP_OK;

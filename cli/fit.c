@@ -13,7 +13,7 @@ static uint64_t add(uint64_t a, uint64_t b)
 
 uint64_t dtp_phase_bytes(const struct dtp_phase_memory *m)
 {
-	return add(add(m->weights, m->scratch), m->staging);
+	return add(add(add(m->weights, m->scratch), m->workspace), m->staging);
 }
 
 uint64_t dtp_bound_rank(const struct dtp_bound *b, int rank)
@@ -37,7 +37,7 @@ static enum dtp_code predict_rank(struct dtp_pipeline *p, const struct dtp_reque
 		if (dtp_phase_bytes(&m[i]) >= dtp_phase_bytes(&peak))
 			peak = m[i];
 	}
-	fit->rank[rank] = add(dtp_phase_bytes(&peak), dtp_rank_base_bytes(dtp_pipeline_device(p)));
+	fit->rank[rank] = add(dtp_phase_bytes(&peak), dtp_rank_base_bytes(dtp_pipeline_device(p), fit->degree));
 	fit->total = add(fit->total, fit->rank[rank]);
 	if (fit->rank[rank] > fit->largest) {
 		fit->largest = fit->rank[rank];
@@ -259,11 +259,13 @@ static void advise_all(struct dtp_pipeline *p, const struct dtp_options *o, cons
 }
 
 /* The peak of one rank, as a message's second line. */
-static void tell_phase(const struct dtp_phase_memory *m, enum dtp_device device, char *buf, size_t len)
+static void tell_phase(const struct dtp_phase_memory *m, const struct dtp_options *o, char *buf, size_t len)
 {
-	snprintf(buf, len, "in phase '%s' weights %s, scratch %s, staging %s, and %s for the program", m->name,
-		 dtp_bytes_text(m->weights).s, dtp_bytes_text(m->scratch).s, dtp_bytes_text(m->staging).s,
-		 dtp_bytes_text(dtp_rank_base_bytes(device)).s);
+	bool gpu = o->device == DTP_DEVICE_CUDA;
+
+	snprintf(buf, len, "in phase '%s' weights %s, scratch %s, %s %s, and %s for the %s", m->name, dtp_bytes_text(m->weights).s,
+		 dtp_bytes_text(m->scratch).s, gpu ? "workspace" : "staging", dtp_bytes_text(gpu ? m->workspace : m->staging).s,
+		 dtp_bytes_text(dtp_rank_base_bytes(o->device, o->tp_degree)).s, gpu ? "context" : "program");
 }
 
 /* What takes more than it must. */
@@ -275,14 +277,14 @@ static const char *asked(const struct dtp_options *o)
 static enum dtp_code over_limit(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
 				const struct dtp_bound *b, int rank, struct dtp_err *err)
 {
-	struct dtp_fit one = {0};
+	struct dtp_fit one = {.degree = o->tp_degree};
 	char phase[256];
 	uint64_t device = b->device ? dtp_limit(b->device, rank) : UINT64_MAX, allowed = dtp_bound_rank(b, rank);
 
 	if (predict_rank(p, r, rank % o->tp_degree, &one, err))
 		return err->code;
 	struct dtp_text_pair sizes = dtp_bytes_apart(one.largest, allowed);
-	tell_phase(&one.phase, o->device, phase, sizeof phase);
+	tell_phase(&one.phase, o, phase, sizeof phase);
 	dtp_fail(err, DTP_REFUSED, "not enough memory%s: rank %d needs %s at the peak, %s allows %s\n%s", asked(o), rank, sizes.a.s,
 		 device == allowed ? b->device->option : b->limit->option, sizes.b.s, phase);
 	advise_all(p, o, r, b, err);
@@ -320,7 +322,7 @@ enum dtp_code dtp_fit_check(struct dtp_pipeline *p, const struct dtp_options *o,
 		return DTP_OK;
 	int ranks = b->here ? b->nhere : o->tp_degree * replicas(b);
 	struct dtp_text_pair sizes = dtp_bytes_apart(of_all(&fit, b), host->available);
-	tell_phase(&fit.phase, o->device, phase, sizeof phase);
+	tell_phase(&fit.phase, o, phase, sizeof phase);
 	dtp_fail(err, DTP_REFUSED,
 		 "not enough memory%s: %d rank%s need%s %s at the peak, %s are available (%s)\nthe largest rank needs %s: %s",
 		 asked(o), ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "", sizes.a.s,

@@ -7,11 +7,13 @@
 #include "sizes.h"
 #include "pipeline.h"
 
-/* What one rank takes besides what the pipeline predicts: the program, its libraries, compiled kernels; on a GPU the driver's
- * context and workspaces of products and attention. */
-static inline uint64_t dtp_rank_base_bytes(enum dtp_device device)
+/* What one of `ranks` that sum with each other takes besides what the pipeline predicts: the program, its libraries, compiled kernels; on a
+ * GPU the driver's context with the libraries' kernels, and NCCL's buffers.  Allowances: nothing says them beforehand. */
+static inline uint64_t dtp_rank_base_bytes(enum dtp_device device, int ranks)
 {
-	return (UINT64_C(64) << 20) * (device == DTP_DEVICE_CUDA ? 12 : 1);
+	if (device == DTP_DEVICE_CPU)
+		return UINT64_C(64) << 20;
+	return (UINT64_C(640) << 20) + (ranks > 1 ? UINT64_C(256) << 20 : 0);
 }
 
 #define DTP_MAX_DEGREE_TRIED 64 /* where a search for a degree that fits ends */

@@ -79,7 +79,7 @@ static bool weights_are_the_cause(struct dtp_plan_view *v)
 		return true;
 	if (!dtp_pipeline_memory(v->pipeline, &v->request, 0, m, &ignored))
 		for (int i = 0; i < DTP_NPHASES; i++)
-			over = over || m[i].weights + m[i].staging + dtp_rank_base_bytes(v->options.device) > dtp_bound_rank(&v->bound, 0);
+			over = over || m[i].weights + m[i].staging + m[i].workspace + dtp_rank_base_bytes(v->options.device, 1) > dtp_bound_rank(&v->bound, 0);
 	dtp_pipeline_set_degree(v->pipeline, v->options.tp_degree, NULL);
 	return over;
 }
@@ -128,7 +128,7 @@ static void advise_nothing(struct dtp_plan_view *v, int most)
 		degree--;
 	if (!worst.name)
 		return;
-	uint64_t fixed = worst.staging + dtp_rank_base_bytes(v->options.device);
+	uint64_t fixed = worst.staging + worst.workspace + dtp_rank_base_bytes(v->options.device, degree);
 	if (fixed > dtp_bound_rank(&v->bound, 0) || (v->bound.host && fixed > v->host.available))
 		add(v, "more_memory", "Whatever the model, a rank takes %s for the program and its staging buffer.",
 		    dtp_bytes_text(fixed).s);

@@ -118,10 +118,11 @@ static cJSON *rank_json(const struct dtp_plan_view *v, int rank)
 		cJSON_AddStringToObject(p, "name", m->name);
 		cJSON_AddNumberToObject(p, "weights", (double)m->weights);
 		cJSON_AddNumberToObject(p, "activations", (double)m->scratch);
+		cJSON_AddNumberToObject(p, "workspace", (double)m->workspace);
 		cJSON_AddNumberToObject(p, "staging", (double)m->staging);
 		cJSON_AddItemToArray(list, p);
 	}
-	cJSON_AddNumberToObject(o, "program", (double)dtp_rank_base_bytes(v->options.device));
+	cJSON_AddNumberToObject(o, "program", (double)dtp_rank_base_bytes(v->options.device, v->options.tp_degree));
 	cJSON_AddNumberToObject(o, "peak", (double)v->offload.fit.rank[rank]);
 	cJSON_AddItemToObject(o, "allowed", bound == UINT64_MAX ? cJSON_CreateNull() : cJSON_CreateNumber((double)bound));
 	return o;

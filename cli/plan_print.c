@@ -243,14 +243,17 @@ static int largest_rank(const struct dtp_plan_view *v, int phase)
 
 static void print_memory(FILE *f, const struct dtp_plan_view *v)
 {
+	bool gpu = v->options.device == DTP_DEVICE_CUDA;
+	uint64_t base = dtp_rank_base_bytes(v->options.device, v->options.tp_degree);
+
 	fprintf(f, "\nmemory of the rank that needs most, in each phase\n  %-14s %4s %9s %12s %9s %9s %9s\n", "phase", "rank", "weights",
-		"activations", "staging", "program", "together");
+		"activations", gpu ? "workspace" : "staging", gpu ? "context" : "program", "together");
 	for (int i = 0; i < dtp_request_phases(&v->request); i++) {
 		int rank = largest_rank(v, i);
 		const struct dtp_phase_memory *m = &v->memory[rank][i];
 		fprintf(f, "  %-14s %4d %9s %12s %9s %9s %9s\n", m->name, rank, dtp_bytes_text(m->weights).s,
-			dtp_bytes_text(m->scratch).s, dtp_bytes_text(m->staging).s, dtp_bytes_text(dtp_rank_base_bytes(v->options.device)).s,
-			dtp_bytes_text(dtp_phase_bytes(m) + dtp_rank_base_bytes(v->options.device)).s);
+			dtp_bytes_text(m->scratch).s, dtp_bytes_text(gpu ? m->workspace : m->staging).s, dtp_bytes_text(base).s,
+			dtp_bytes_text(dtp_phase_bytes(m) + base).s);
 	}
 }
 

@@ -60,6 +60,14 @@ struct dtp_attention {
 	int64_t group;                /* query heads per kv head: query head i uses kv head (q_head0 + i) / group - kv_head0 */
 };
 
+/* What a backend has taken, as it asked for it: what alloc and weight_new gave, and on a GPU all that it takes by itself.  A CPU's
+ * operations also take room for each thread, which is not counted. */
+struct dtp_memory_use {
+	uint64_t in_use, peak;     /* peak: the most since the last call of `memory` */
+	uint64_t operations;       /* the most that an operation took beside its operands since then: what `reserve` is for */
+	uint64_t device, device_of;/* of the device, by all who use it, now; of how many bytes.  0: it is the host */
+};
+
 struct dtp_backend_ops {
 	const char *name; /* "cpu", "cuda" */
 	void (*destroy)(struct dtp_backend *);
@@ -76,6 +84,10 @@ struct dtp_backend_ops {
 	/* Memory of the host that the device reads by itself, page-aligned; on a CPU any. */
 	enum dtp_code (*host_alloc)(struct dtp_backend *, uint64_t nbytes, void **p, struct dtp_err *);
 	void (*host_free)(struct dtp_backend *, void *p); /* NULL is allowed */
+	/* From now on operations have nbytes beside their operands, and what they had before is given back: none that takes at most so many
+	 * allocates. */
+	enum dtp_code (*reserve)(struct dtp_backend *, uint64_t nbytes, struct dtp_err *);
+	void (*memory)(struct dtp_backend *, struct dtp_memory_use *out);
 
 	/* ---- weights.  The parameter streams in by panels of rows: [row0, row0 + nrows) of shape[0], all columns; src is
 	 * host memory (fastest: of host_alloc), dense rows of dtype src_type (BF16, F16 or F32), which may be reused when the call returns.
@@ -221,15 +233,6 @@ struct dtp_cuda_layout {
 	uint64_t nbytes, typed;
 };
 struct dtp_cuda_layout dtp_cuda_layout(enum dtp_dtype t, enum dtp_weight_kind kind, int ndim, const int64_t *shape);
-
-/* What attention by matrix products (cuda/attention_products.c) takes beside its operands: of `rows` queries at a time their scores F32 and,
- * `weights` bytes later, what T has of them, in rows of `pitch` elements.  As many rows as `room` bytes hold, one at least. */
-#define DTP_CUDA_SCORES_ROOM ((uint64_t)256 << 20)
-struct dtp_cuda_scores {
-	int64_t rows, pitch;
-	uint64_t weights, nbytes;
-};
-struct dtp_cuda_scores dtp_cuda_scores(enum dtp_dtype t, int64_t queries, int64_t keys, uint64_t room);
 
 /* What computes attention.  AUTO: cuDNN where it does the shape, else the own kernel, and a note of which and why.  CUDNN: the same, but
  * where it is the transformer's, DTP_REFUSED with why not.  PLAIN: the own kernel. */

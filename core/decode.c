@@ -17,7 +17,7 @@ struct dtp_decoder {
 	enum dtp_device device;
 	bool packed;
 	int64_t h, w;       /* of the latents, as the decoder takes them */
-	uint64_t scratch, weights;
+	uint64_t scratch, weights, workspace, fixed; /* fixed: what a backend takes of a GPU whatever it does */
 };
 
 /* ---- the latents' size */
@@ -112,6 +112,7 @@ static void decode(const struct dtp_decoder *d, struct dtp_ctx *c, uint8_t *rgb)
 static enum dtp_code measure(struct dtp_decoder *d, struct dtp_err *err)
 {
 	struct dtp_ctx c = {.mon = &dtp_monitor_none, .err = DTP_ERR_INIT};
+	struct dtp_memory_use use;
 
 	if (dtp_backend_dry(d->compute, d->device, &c.be, err))
 		return err->code;
@@ -121,6 +122,9 @@ static enum dtp_code measure(struct dtp_decoder *d, struct dtp_err *err)
 	decode(d, &c, NULL);
 	d->scratch = c.scratch.peak;
 	d->weights = dtp_weights_memory(&d->vae.tree, 0, 1, c.be);
+	c.be->ops->memory(c.be, &use);
+	d->workspace = use.operations;
+	d->fixed = use.in_use;
 	c.be->ops->destroy(c.be);
 	if (!dtp_ok(&c))
 		*err = c.err;
@@ -178,7 +182,7 @@ void dtp_decoder_size(const struct dtp_decoder *d, int64_t *height, int64_t *wid
 
 uint64_t dtp_decoder_memory(const struct dtp_decoder *d)
 {
-	return d->weights + d->scratch + (d->device == DTP_DEVICE_CPU ? DTP_STAGING_BYTES : 0);
+	return d->weights + d->scratch + d->workspace + d->fixed + (d->device == DTP_DEVICE_CPU ? DTP_STAGING_BYTES : 0);
 }
 
 enum dtp_code dtp_decoder_run(struct dtp_decoder *d, struct dtp_backend *be, const struct dtp_monitor *mon, uint8_t *rgb,
@@ -188,7 +192,7 @@ enum dtp_code dtp_decoder_run(struct dtp_decoder *d, struct dtp_backend *be, con
 	struct dtp_load_stats stats;
 
 	mon->stage(mon->arg, DTP_PHASE_LOAD, "load vae");
-	if (dtp_weights_load(&d->vae.tree, &d->st, "", 0, 1, be, mon, &stats, err))
+	if (be->ops->reserve(be, d->workspace, err) || dtp_weights_load(&d->vae.tree, &d->st, "", 0, 1, be, mon, &stats, err))
 		return err->code;
 	mon->stage(mon->arg, DTP_PHASE_DECODE, "decode the latents");
 	enum dtp_code rc = dtp_arena_init(&c.scratch, be, d->scratch, err);

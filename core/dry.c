@@ -6,13 +6,24 @@
 
 #include "backend.h"
 #include "cpu/cpu.h"
+#include "footprint.h"
 
 struct dry {
 	struct dtp_backend base;
 	enum dtp_device device;
 	uint64_t next; /* the address that alloc gives next */
+	uint64_t operations; /* dtp_memory_use */
 	int threads;
 };
+
+/* An operation takes so many bytes of a GPU. */
+static void takes(struct dtp_backend *be, uint64_t nbytes)
+{
+	struct dry *d = (struct dry *)be;
+
+	if (d->device == DTP_DEVICE_CUDA && nbytes > d->operations)
+		d->operations = nbytes;
+}
 
 static void destroy(struct dtp_backend *be)
 {
@@ -37,16 +48,27 @@ static void dry_free(struct dtp_backend *be, void *p, uint64_t nbytes)
 	(void)be, (void)p, (void)nbytes;
 }
 
+/* Between the host's dtype t and x. */
+static void moves(struct dtp_backend *be, struct dtp_tensor x, enum dtp_dtype t)
+{
+	uint64_t n = (uint64_t)dtp_numel(&x) * dtp_dtype_size(t);
+
+	if (x.dtype != t)
+		takes(be, n < DTP_CUDA_PIECE ? n : DTP_CUDA_PIECE);
+}
+
 static enum dtp_code upload(struct dtp_backend *be, struct dtp_tensor dst, const void *src, enum dtp_dtype t,
 			    struct dtp_err *err)
 {
-	(void)be, (void)dst, (void)src, (void)t, (void)err;
+	(void)src, (void)err;
+	moves(be, dst, t);
 	return DTP_OK;
 }
 
 static enum dtp_code download(struct dtp_backend *be, void *dst, enum dtp_dtype t, struct dtp_tensor src, struct dtp_err *err)
 {
-	(void)be, (void)err;
+	(void)err;
+	moves(be, src, t);
 	memset(dst, 0, (size_t)dtp_numel(&src) * dtp_dtype_size(t));
 	return DTP_OK;
 }
@@ -55,6 +77,21 @@ static enum dtp_code sync(struct dtp_backend *be, struct dtp_err *err)
 {
 	(void)be, (void)err;
 	return DTP_OK;
+}
+
+static enum dtp_code reserve(struct dtp_backend *be, uint64_t nbytes, struct dtp_err *err)
+{
+	(void)be, (void)nbytes, (void)err;
+	return DTP_OK;
+}
+
+static void memory(struct dtp_backend *be, struct dtp_memory_use *out)
+{
+	struct dry *d = (struct dry *)be;
+	uint64_t fixed = d->device == DTP_DEVICE_CUDA ? DTP_CUDA_FIXED : 0;
+
+	*out = (struct dtp_memory_use){.in_use = fixed, .peak = fixed, .operations = d->operations};
+	d->operations = 0;
 }
 
 static uint64_t weight_bytes(struct dtp_backend *be, enum dtp_weight_kind kind, int ndim, const int64_t *shape)
@@ -91,14 +128,16 @@ static void weight_free(struct dtp_backend *be, struct dtp_weight *w)
 static enum dtp_code linear(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w,
 			    const struct dtp_weight *bias, struct dtp_err *err)
 {
-	(void)be, (void)out, (void)x, (void)w, (void)bias, (void)err;
+	(void)w, (void)bias, (void)err;
+	takes(be, dtp_cuda_fitting_bytes(x) + dtp_cuda_fitting_bytes(out));
 	return DTP_OK;
 }
 
 static enum dtp_code embedding(struct dtp_backend *be, struct dtp_tensor out, const int32_t *ids,
 			       const struct dtp_weight *table, int64_t first_row, struct dtp_err *err)
 {
-	(void)be, (void)out, (void)ids, (void)table, (void)first_row, (void)err;
+	(void)table, (void)first_row, (void)err;
+	takes(be, (uint64_t)out.shape[0] * sizeof *ids);
 	return DTP_OK;
 }
 
@@ -126,7 +165,13 @@ static enum dtp_code qk_norm_rope(struct dtp_backend *be, struct dtp_tensor x, c
 static enum dtp_code attention(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k,
 			       struct dtp_tensor v, const struct dtp_attention *a, struct dtp_err *err)
 {
-	(void)be, (void)out, (void)q, (void)k, (void)v, (void)a, (void)err;
+	int64_t end = a->key_end < k.shape[0] ? a->key_end : k.shape[0], keys = end > a->key_begin ? end - a->key_begin : 0;
+
+	(void)out, (void)v, (void)err;
+	if (a->causal || q.shape[2] <= DTP_CUDA_DNN_HEAD)
+		takes(be, DTP_CUDA_DNN_WORKSPACE);
+	else
+		takes(be, dtp_cuda_scores(q.dtype, q.shape[0], keys, DTP_CUDA_SCORES_ROOM).nbytes);
 	return DTP_OK;
 }
 
@@ -153,7 +198,8 @@ static enum dtp_code add_bias(struct dtp_backend *be, struct dtp_tensor x, const
 static enum dtp_code conv2d(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w,
 			    const struct dtp_weight *bias, int stride, int pad_tl, int pad_br, struct dtp_err *err)
 {
-	(void)be, (void)out, (void)x, (void)w, (void)bias, (void)stride, (void)pad_tl, (void)pad_br, (void)err;
+	(void)out, (void)x, (void)w, (void)bias, (void)stride, (void)pad_tl, (void)pad_br, (void)err;
+	takes(be, DTP_CUDA_DNN_WORKSPACE);
 	return DTP_OK;
 }
 
@@ -161,14 +207,18 @@ static enum dtp_code group_norm(struct dtp_backend *be, struct dtp_tensor out, s
 				const struct dtp_weight *w, const struct dtp_weight *b, int groups, float eps, bool silu,
 				struct dtp_err *err)
 {
-	(void)be, (void)out, (void)x, (void)w, (void)b, (void)groups, (void)eps, (void)silu, (void)err;
+	struct dtp_cuda_norm_scratch n = dtp_cuda_norm_scratch(x, true);
+
+	(void)out, (void)w, (void)b, (void)groups, (void)eps, (void)silu, (void)err;
+	takes(be, n.maps + n.sums);
 	return DTP_OK;
 }
 
 static enum dtp_code group_maps(struct dtp_backend *be, struct dtp_tensor maps, struct dtp_tensor x, const struct dtp_weight *w,
 				const struct dtp_weight *b, int groups, float eps, struct dtp_err *err)
 {
-	(void)be, (void)maps, (void)x, (void)w, (void)b, (void)groups, (void)eps, (void)err;
+	(void)maps, (void)w, (void)b, (void)groups, (void)eps, (void)err;
+	takes(be, dtp_cuda_norm_scratch(x, false).sums);
 	return DTP_OK;
 }
 
@@ -188,8 +238,10 @@ static enum dtp_code patches(struct dtp_backend *be, struct dtp_tensor out, stru
 
 static enum dtp_code quantise(struct dtp_backend *be, uint8_t *rgb, struct dtp_tensor x, struct dtp_err *err)
 {
-	(void)be, (void)err;
-	memset(rgb, 0, (size_t)dtp_numel(&x));
+	(void)err;
+	takes(be, (uint64_t)dtp_numel(&x));
+	if (rgb) /* a dry run has no picture */
+		memset(rgb, 0, (size_t)dtp_numel(&x));
 	return DTP_OK;
 }
 
@@ -218,6 +270,8 @@ static const struct dtp_backend_ops dry_ops = {
 	.upload = upload,
 	.download = download,
 	.sync = sync,
+	.reserve = reserve,
+	.memory = memory,
 	.weight_new = weight_new,
 	.weight_write = weight_write,
 	.weight_free = weight_free,

@@ -57,6 +57,30 @@ static void stage(const struct dtp_run *r, enum dtp_phase phase, const char *tex
 	r->ctx.mon->stage(r->ctx.mon->arg, phase, text);
 }
 
+/* ---- memory */
+
+/* What was taken since the last call is the present phase's. */
+static void count_memory(struct dtp_pipeline *p, struct dtp_backend *be)
+{
+	struct dtp_memory_use use;
+
+	be->ops->memory(be, &use);
+	if (!p->now)
+		return;
+	p->now->peak = use.peak > p->now->peak ? use.peak : p->now->peak;
+	p->now->device = use.device > p->now->device ? use.device : p->now->device;
+}
+
+/* A phase begins, when what it does without is gone. */
+static enum dtp_code enter(struct dtp_run *r, int phase, struct dtp_err *err)
+{
+	struct dtp_backend *be = r->ctx.be;
+
+	count_memory(r->p, be);
+	r->p->now = &r->p->use[phase];
+	return be->ops->reserve(be, r->need.workspace[phase], err);
+}
+
 /* ---- loading */
 
 /* which: a component, or DTP_REFERENCES for the VAE's encoder. */
@@ -105,7 +129,8 @@ static enum dtp_code encode_references(struct dtp_session *s, struct dtp_run *r,
 	struct dtp_backend *be = r->ctx.be;
 
 	dtp_vae_need(&r->p->vae, true, false);
-	if (load(r, DTP_REFERENCES, err) || dtp_arena_init(&r->ctx.scratch, be, r->scratch[DTP_REFERENCES], err))
+	if (enter(r, DTP_REFERENCES, err) || load(r, DTP_REFERENCES, err) ||
+	    dtp_arena_init(&r->ctx.scratch, be, r->need.scratch[DTP_REFERENCES], err))
 		return err->code;
 	readahead(r, DTP_TEXT);
 	struct timer t = phase_begin(r);
@@ -114,6 +139,7 @@ static enum dtp_code encode_references(struct dtp_session *s, struct dtp_run *r,
 	dtp_run_references(r, s->reference_tokens);
 	be->ops->set_threads(be, threads);
 	phase_end(r, &t, "encode references");
+	count_memory(r->p, be);
 	dtp_arena_free(&r->ctx.scratch);
 	return r->ctx.err.code;
 }
@@ -163,8 +189,8 @@ static enum dtp_code encode(struct dtp_run *r, struct dtp_err *err)
 		unload(r->p, be, DTP_TRANSFORMER); /* of the requests before: memory for one of the two was foreseen */
 		unload(r->p, be, DTP_VAE);
 	}
-	if (be->ops->alloc(be, dtp_run_embeds_bytes(r->p, r->req), &r->embeds, err) || load(r, DTP_TEXT, err) ||
-	    dtp_arena_init(&r->ctx.scratch, be, r->scratch[DTP_TEXT], err))
+	if (enter(r, DTP_TEXT, err) || be->ops->alloc(be, dtp_run_embeds_bytes(r->p, r->req), &r->embeds, err) ||
+	    load(r, DTP_TEXT, err) || dtp_arena_init(&r->ctx.scratch, be, r->need.scratch[DTP_TEXT], err))
 		return err->code;
 	readahead(r, DTP_TRANSFORMER);
 	struct timer t = phase_begin(r);
@@ -172,6 +198,7 @@ static enum dtp_code encode(struct dtp_run *r, struct dtp_err *err)
 	dtp_run_encode(r);
 	dtp_sync(&r->ctx);
 	phase_end(r, &t, "encode");
+	count_memory(r->p, be);
 	dtp_arena_free(&r->ctx.scratch);
 	return dtp_ok(&r->ctx) && r->req->save_embeds && r->tp->rank == 0 ? save_embeds(r, err) : r->ctx.err.code;
 }
@@ -244,6 +271,7 @@ static enum dtp_code denoise(struct dtp_run *r, int image, const char *label, st
 	}
 	if (dtp_ok(&r->ctx))
 		r->ctx.be->ops->download(r->ctx.be, r->host, DTP_F32, dtp_run_latents(r, input), &r->ctx.err);
+	count_memory(r->p, r->ctx.be);
 	dtp_arena_release(&r->ctx.scratch, mark);
 	return r->ctx.err.code;
 }
@@ -262,6 +290,7 @@ static enum dtp_code decode_image(struct dtp_session *s, struct dtp_run *r, int 
 	dtp_run_decode(r, &latents);
 	r->ctx.be->ops->set_threads(r->ctx.be, threads);
 	phase_end(r, &t, "decode");
+	count_memory(r->p, r->ctx.be);
 	out.latents = latents;
 	out.rgb = r->req->output == DTP_OUTPUT_PNG ? r->rgb : NULL;
 	if (dtp_ok(&r->ctx)) {
@@ -282,8 +311,8 @@ static enum dtp_code begin_steps(struct dtp_run *r, struct dtp_err *err)
 		unload(r->p, r->ctx.be, DTP_TEXT);
 	if (!r->p->stay.pictures)
 		unload(r->p, r->ctx.be, DTP_VAE);
-	if (dtp_run_picture(r, err) || load(r, DTP_TRANSFORMER, err) ||
-	    dtp_arena_init_for_sums(&r->steps, r->ctx.be, r->ctx.sums, r->scratch[DTP_TRANSFORMER], err))
+	if (dtp_run_picture(r, err) || enter(r, DTP_TRANSFORMER, err) || load(r, DTP_TRANSFORMER, err) ||
+	    dtp_arena_init_for_sums(&r->steps, r->ctx.be, r->ctx.sums, r->need.scratch[DTP_TRANSFORMER], err))
 		return err->code;
 	readahead(r, DTP_VAE);
 	r->ctx.scratch = r->steps;
@@ -295,8 +324,8 @@ static enum dtp_code begin_steps(struct dtp_run *r, struct dtp_err *err)
 static enum dtp_code picture(struct dtp_session *s, struct dtp_run *r, int image, dtp_image_fn done, void *arg,
 			     struct dtp_err *err)
 {
-	if (load(r, DTP_VAE, err) ||
-	    (!r->picture.base && dtp_arena_init(&r->picture, r->ctx.be, r->scratch[DTP_VAE], err)))
+	if (enter(r, DTP_VAE, err) || load(r, DTP_VAE, err) ||
+	    (!r->picture.base && dtp_arena_init(&r->picture, r->ctx.be, r->need.scratch[DTP_VAE], err)))
 		return err->code;
 	r->ctx.scratch = r->picture;
 	enum dtp_code rc = decode_image(s, r, image, done, arg);
@@ -341,7 +370,7 @@ enum dtp_code dtp_session_encode(struct dtp_session *s, const struct dtp_request
 {
 	struct dtp_comm *tp = s->mesh->dim[DTP_MESH_TP];
 	struct dtp_phase_cost cost[DTP_NPHASES];
-	uint64_t scratch[DTP_NPHASES];
+	struct dtp_need need;
 	struct dtp_run *r = *out = malloc(sizeof *r);
 
 	if (!r)
@@ -350,9 +379,9 @@ enum dtp_code dtp_session_encode(struct dtp_session *s, const struct dtp_request
 	enum dtp_code rc = dtp_run_init(r, s->pipeline, req, s->backend, tp, s->mon, err);
 	r->ctx.sums = s->mesh->sums;
 	if (!rc)
-		rc = dtp_run_measure(s->pipeline, req, tp, scratch, cost, err);
+		rc = dtp_run_measure(s->pipeline, req, tp, &need, cost, err);
 	if (!rc) {
-		memcpy(r->scratch, scratch, sizeof scratch);
+		r->need = need;
 		rc = outcome(r, take_references(s, r, err), err);
 	}
 	if (!rc) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How weights lie in a GPU's memory: what the CUDA backend does and what is predicted without one. */
+/* How weights lie in a GPU's memory, and what else is taken of it: what the CUDA backend does and what is predicted without one. */
 #include "backend.h"
+#include "footprint.h"
 
 struct dtp_cuda_layout dtp_cuda_layout(enum dtp_dtype t, enum dtp_weight_kind kind, int ndim, const int64_t *shape)
 {
@@ -31,4 +32,38 @@ struct dtp_cuda_scores dtp_cuda_scores(enum dtp_dtype t, int64_t queries, int64_
 	s.weights = t == DTP_F32 ? 0 : (uint64_t)dtp_round_up(s.rows * (int64_t)score, 256);
 	s.nbytes = s.weights + (uint64_t)s.rows * (t == DTP_F32 ? score : weight);
 	return s;
+}
+
+bool dtp_cuda_fits(struct dtp_tensor x)
+{
+	uint64_t row = (uint64_t)x.stride[0] * dtp_dtype_size(x.dtype);
+
+	return (uintptr_t)x.data % DTP_CUDA_ALIGN == 0 && row % DTP_CUDA_ALIGN == 0;
+}
+
+uint64_t dtp_cuda_fitting_bytes(struct dtp_tensor x)
+{
+	uint64_t row = (uint64_t)dtp_round_up(x.shape[1] * (int64_t)dtp_dtype_size(x.dtype), DTP_CUDA_ALIGN);
+
+	return dtp_cuda_fits(x) ? 0 : (uint64_t)x.shape[0] * row;
+}
+
+#define SLICE 1024 /* pixels, about */
+#define MOST_SLICES 1024
+
+int64_t dtp_cuda_norm_slices(int64_t pixels)
+{
+	int64_t n = (pixels + SLICE - 1) / SLICE;
+
+	return n < MOST_SLICES ? n : MOST_SLICES;
+}
+
+struct dtp_cuda_norm_scratch dtp_cuda_norm_scratch(struct dtp_tensor x, bool own_maps)
+{
+	int64_t channels = x.shape[2];
+
+	return (struct dtp_cuda_norm_scratch){
+		.maps = own_maps ? (uint64_t)dtp_round_up(2 * channels * (int64_t)sizeof(float), 256) : 0,
+		.sums = 2 * (uint64_t)(dtp_cuda_norm_slices(x.shape[0] * x.shape[1]) * channels) * sizeof(double),
+	};
 }

@@ -474,6 +474,11 @@ enum dtp_dtype dtp_pipeline_reduce(const struct dtp_pipeline *p)
 	return p->reduce;
 }
 
+const struct dtp_phase_use *dtp_pipeline_use(const struct dtp_pipeline *p)
+{
+	return p->use;
+}
+
 enum dtp_device dtp_pipeline_device(const struct dtp_pipeline *p)
 {
 	return p->device;

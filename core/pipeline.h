@@ -103,13 +103,20 @@ bool dtp_pipeline_has_system(const struct dtp_pipeline *p);    /* the prompt's t
 const char *dtp_pipeline_plan(const struct dtp_pipeline *p);   /* the transformer plan's source */
 const char *dtp_pipeline_builtin(const struct dtp_pipeline *p);/* name of the family's own plan: "flux2" */
 
-/* Predicted memory of one rank on its device, in bytes, by phase: weights + scratch + staging, from a dry run of the forward passes.  What
+/* Predicted memory of one rank on its device, in bytes, by phase: the sum of these, from a dry run of the forward passes.  What
  * an earlier phase leaves in memory (a text encoder that is kept) counts in the later ones too. */
 struct dtp_phase_memory {
 	const char *name;           /* "text_encoder", "transformer", "vae", "references" (zeros where there are none) */
-	uint64_t weights, scratch, staging;
+	uint64_t weights, scratch;  /* scratch: activations and the prompts' embeddings */
+	uint64_t staging;           /* of the host: buffers of the loader, reference images; a GPU takes none of it */
+	uint64_t workspace;         /* of a GPU's operations beside their operands */
 };
 #define DTP_NPHASES 4
+/* What of it the backend takes, by its own count (dtp_memory_use). */
+static inline uint64_t dtp_phase_backend_bytes(const struct dtp_phase_memory *m)
+{
+	return m->weights + m->scratch + m->workspace;
+}
 /* Phases that a request has: references, the last, which run first, only where it has images. */
 int dtp_request_phases(const struct dtp_request *r);
 enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_request *r, int rank,
@@ -118,6 +125,13 @@ enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_reque
  * each phase of dtp_pipeline_memory already. */
 enum dtp_code dtp_pipeline_whole_memory(struct dtp_pipeline *p, const struct dtp_request *r, struct dtp_phase_memory *out,
 					struct dtp_err *err);
+
+/* What the phases of this rank have in fact taken so far, at most; zeros: the phase was none of its. */
+struct dtp_phase_use {
+	uint64_t peak;              /* to be compared with dtp_phase_backend_bytes */
+	uint64_t device;            /* of a GPU, by all who use it, when the phase had computed; 0: it computes on the host */
+};
+const struct dtp_phase_use *dtp_pipeline_use(const struct dtp_pipeline *p); /* [DTP_NPHASES], the pipeline's */
 
 /* What one rank computes and sums with the others, from the same dry run. */
 struct dtp_phase_cost {

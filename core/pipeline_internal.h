@@ -75,6 +75,8 @@ struct dtp_pipeline {
 	void *watch_arg;
 	struct dtp_phase_report report[DTP_MAX_REPORTS];
 	int nreports;
+	struct dtp_phase_use use[DTP_NPHASES];
+	struct dtp_phase_use *now;  /* of the phase that runs; NULL before the first */
 };
 
 /* pipeline_weights.c: where the transformer is, before its configuration is read; then all checkpoints, against the trees. */

@@ -14,12 +14,23 @@ static void take_cost(struct dtp_run *r, struct dtp_phase_cost *cost)
 	memset(r->ctx.stat, 0, sizeof r->ctx.stat);
 }
 
-/* The scratch and the cost of each phase for this rank (its layers are bound already): the very code of the run, on a
- * backend that computes nothing. */
-enum dtp_code dtp_run_measure(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_comm *tp,
-			     uint64_t scratch[DTP_NPHASES], struct dtp_phase_cost cost[DTP_NPHASES], struct dtp_err *err)
+/* Where phases take turns, it is not allocated anew for each. */
+static void share_workspace(const struct dtp_pipeline *p, struct dtp_need *need)
+{
+	int first = p->stay.text && p->stay.again ? DTP_TEXT : DTP_TRANSFORMER, last = p->stay.pictures ? DTP_VAE : DTP_TRANSFORMER;
+	uint64_t *w = need->workspace, most = 0;
+
+	for (int i = first; i <= last; i++)
+		most = w[i] > most ? w[i] : most;
+	for (int i = first; i <= last; i++)
+		w[i] = most;
+}
+
+enum dtp_code dtp_run_measure(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_comm *tp, struct dtp_need *need,
+			      struct dtp_phase_cost cost[DTP_NPHASES], struct dtp_err *err)
 {
 	static const char *const names[DTP_NPHASES] = {"encode", "step", "decode", "references"};
+	struct dtp_memory_use use;
 	struct dtp_backend *dry;
 	struct dtp_run r;
 	void *unused = NULL;
@@ -44,8 +55,11 @@ enum dtp_code dtp_run_measure(struct dtp_pipeline *p, const struct dtp_request *
 				dtp_run_references(&r, NULL);
 			}
 			take_cost(&r, &cost[i]);
-			scratch[i] = r.ctx.scratch.peak;
+			need->scratch[i] = r.ctx.scratch.peak;
+			dry->ops->memory(dry, &use);
+			need->workspace[i] = use.operations;
 		}
+		share_workspace(p, need);
 		*err = dtp_ok(&r.ctx) ? *err : r.ctx.err;
 	}
 	dtp_run_free(&r);
@@ -53,21 +67,21 @@ enum dtp_code dtp_run_measure(struct dtp_pipeline *p, const struct dtp_request *
 	return err->code;
 }
 
-static enum dtp_code run_dry(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
-			     uint64_t scratch[DTP_NPHASES], struct dtp_phase_cost cost[DTP_NPHASES], struct dtp_err *err)
+static enum dtp_code run_dry(struct dtp_pipeline *p, const struct dtp_request *req, int rank, struct dtp_need *need,
+			     struct dtp_phase_cost cost[DTP_NPHASES], struct dtp_err *err)
 {
 	/* A communicator that only knows its size: a dry run sends nothing. */
 	struct dtp_comm comm = {.rank = rank, .size = p->tp_degree, .mon = &dtp_monitor_none};
 
 	dtp_run_bind(p, req->output, rank);
-	return dtp_run_measure(p, req, &comm, scratch, cost, err);
+	return dtp_run_measure(p, req, &comm, need, cost, err);
 }
 
 enum dtp_code dtp_pipeline_cost(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
 				struct dtp_phase_cost out[DTP_NPHASES], struct dtp_err *err)
 {
-	uint64_t scratch[DTP_NPHASES];
-	enum dtp_code rc = run_dry(p, req, rank, scratch, out, err);
+	struct dtp_need need;
+	enum dtp_code rc = run_dry(p, req, rank, &need, out, err);
 
 	for (int i = DTP_VAE; !rc && rank && i < DTP_NPHASES; i++)
 		out[i] = (struct dtp_phase_cost){.name = out[i].name}; /* rank 0 decodes, and encodes references */
@@ -101,13 +115,14 @@ static uint64_t largest_layer(const struct dtp_tree *t, struct dtp_backend *be)
 static enum dtp_code add_whole(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_backend *be,
 			       struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
 {
-	uint64_t scratch[DTP_NPHASES], layer = 0, staging = 0;
 	struct dtp_phase_cost cost[DTP_NPHASES];
+	uint64_t layer = 0, staging = 0;
+	struct dtp_need need;
 	int degree = p->tp_degree;
 
 	if (dtp_pipeline_set_degree(p, 1, err))
 		return err->code;
-	enum dtp_code rc = run_dry(p, req, 0, scratch, cost, err);
+	enum dtp_code rc = run_dry(p, req, 0, &need, cost, err);
 	for (int i = 0; i < DTP_VAE; i++) {
 		layer = most(layer, largest_layer(p->component[i].tree, be));
 		staging = most(staging, dtp_weights_staging(p->component[i].tree, 0, 1));
@@ -115,7 +130,7 @@ static enum dtp_code add_whole(struct dtp_pipeline *p, const struct dtp_request 
 	dtp_pipeline_set_degree(p, degree, NULL);
 	for (int i = 0; i < DTP_COMPONENTS && !rc; i++) {
 		out[i].weights += layer;
-		out[i].scratch += most(scratch[DTP_TEXT], scratch[DTP_TRANSFORMER]) + dtp_run_embeds_bytes(p, req);
+		out[i].scratch += most(need.scratch[DTP_TEXT], need.scratch[DTP_TRANSFORMER]) + dtp_run_embeds_bytes(p, req);
 		out[i].staging += staging;
 	}
 	return rc;
@@ -167,38 +182,55 @@ static void add_residents(const struct dtp_pipeline *p, uint64_t steps, struct d
 	}
 }
 
+static enum dtp_code predict(struct dtp_pipeline *p, const struct dtp_request *req, int rank, struct dtp_backend *dry,
+			     struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
+{
+	uint64_t embeds = dtp_run_embeds_bytes(p, req) * (uint64_t)(p->stay.prompts > 1 ? p->stay.prompts : 1);
+	struct dtp_phase_cost cost[DTP_NPHASES];
+	struct dtp_memory_use use;
+	struct dtp_need need;
+
+	if (run_dry(p, req, rank, &need, cost, err))
+		return err->code;
+	dry->ops->memory(dry, &use);
+	uint64_t host = references_bytes(p, req, rank);
+	for (int i = 0; i < DTP_COMPONENTS; i++) {
+		const struct dtp_component *c = &p->component[i];
+		bool here = c->degree > 1 || rank == 0 || i != DTP_VAE;
+		out[i] = (struct dtp_phase_memory){.name = c->name};
+		if (here && (!c->absent || i == DTP_TEXT)) /* embeddings take room, whoever made them */
+			out[i] = (struct dtp_phase_memory){
+				c->name, dtp_weights_memory(c->tree, rank, c->degree, dry), need.scratch[i] + embeds,
+				(c->absent ? 0 : dtp_weights_staging(c->tree, rank, c->degree)) + host,
+				need.workspace[i] + use.in_use,
+			};
+	}
+	if (req->nimages && rank == 0) {
+		dtp_vae_need(&p->vae, true, false);
+		out[DTP_REFERENCES] = (struct dtp_phase_memory){
+			"references", dtp_weights_memory(&p->vae.tree, rank, 1, dry), need.scratch[DTP_REFERENCES], DTP_STAGING_BYTES + host,
+			need.workspace[DTP_REFERENCES] + use.in_use,
+		};
+		dtp_run_bind(p, req->output, rank);
+	}
+	add_residents(p, need.scratch[DTP_TRANSFORMER], out);
+	return DTP_OK;
+}
+
 enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
 				  struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
 {
 	bool on_host = p->device == DTP_DEVICE_CPU; /* else a GPU's memory is asked about */
-	uint64_t scratch[DTP_NPHASES], host = on_host ? references_bytes(p, req, rank) : 0;
-	struct dtp_phase_cost cost[DTP_NPHASES];
 	struct dtp_backend *dry;
 
 	out[DTP_REFERENCES] = (struct dtp_phase_memory){.name = "references"};
-	if (run_dry(p, req, rank, scratch, cost, err) || dtp_backend_dry(p->compute, p->device, &dry, err))
+	if (dtp_backend_dry(p->compute, p->device, &dry, err))
 		return err->code;
-	for (int i = 0; i < DTP_COMPONENTS; i++) {
-		const struct dtp_component *c = &p->component[i];
-		bool here = c->degree > 1 || rank == 0 || i != DTP_VAE;
-		out[i] = (struct dtp_phase_memory){c->name, 0, 0, 0};
-		if (!here || (c->absent && i != DTP_TEXT)) /* embeddings take room, whoever made them */
-			continue;
-		out[i].weights = dtp_weights_memory(c->tree, rank, c->degree, dry);
-		out[i].scratch = scratch[i] + dtp_run_embeds_bytes(p, req) * (uint64_t)(p->stay.prompts > 1 ? p->stay.prompts : 1) + host;
-		out[i].staging = c->absent ? 0 : dtp_weights_staging(c->tree, rank, c->degree);
-	}
-	if (req->nimages && rank == 0) {
-		dtp_vae_need(&p->vae, true, false);
-		out[DTP_REFERENCES].weights = dtp_weights_memory(&p->vae.tree, rank, 1, dry);
-		out[DTP_REFERENCES].scratch = scratch[DTP_REFERENCES] + host;
-		out[DTP_REFERENCES].staging = DTP_STAGING_BYTES;
-		dtp_run_bind(p, req->output, rank);
-	}
-	add_residents(p, scratch[DTP_TRANSFORMER], out);
+	enum dtp_code rc = predict(p, req, rank, dry, out, err);
 	for (int i = 0; i < DTP_NPHASES && !on_host; i++)
 		out[i].staging = 0;
-	enum dtp_code rc = p->beside_whole && rank == 0 && on_host ? add_whole(p, req, dry, out, err) : DTP_OK;
+	if (!rc && p->beside_whole && rank == 0 && on_host)
+		rc = add_whole(p, req, dry, out, err);
 	dry->ops->destroy(dry);
 	return rc;
 }

@@ -6,6 +6,11 @@
 
 #include "pipeline_internal.h"
 
+/* Bytes that a request takes of the backend in each phase beside weights and embeds: in its arena, and what operations take while they run. */
+struct dtp_need {
+	uint64_t scratch[DTP_NPHASES], workspace[DTP_NPHASES];
+};
+
 struct dtp_run {
 	struct dtp_pipeline *p;
 	const struct dtp_request *req;
@@ -18,7 +23,7 @@ struct dtp_run {
 	int64_t h, w, tokens, channels;   /* of the packed latents */
 	int64_t references;               /* tokens of all reference images; they follow the latents' in every step */
 	int64_t (*ids)[DTP_MAX_AXES];     /* [tokens + references] */
-	uint64_t scratch[DTP_NPHASES];    /* bytes that each phase takes */
+	struct dtp_need need;
 	struct dtp_arena steps, picture;  /* scratch of transformer and VAE, from the first image to the last */
 	struct dtp_tensor told;           /* of the transformer's scratch: all that differs between steps (run.c) */
 	float *host;                      /* [tokens * channels]: noise, then final latents; NULL until the first image */
@@ -61,9 +66,8 @@ void dtp_run_dump_ids(struct dtp_run *r, const struct dtp_prompt *p, const char 
 enum dtp_code dtp_run_write_stages(const struct dtp_run *r, struct dtp_err *err);
 void dtp_run_dump_start(struct dtp_run *r, const float *noise);
 
-/* Scratch and cost of each phase, for the rank that the layers are bound for: the very code of the run, on a backend that
+/* Memory and cost of each phase, for the rank that the layers are bound for: the very code of the run, on a backend that
  * computes nothing (predict.c). */
-enum dtp_code dtp_run_measure(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_comm *tp,
-			      uint64_t scratch[DTP_NPHASES], struct dtp_phase_cost cost[DTP_NPHASES],
-			      struct dtp_err *err);
+enum dtp_code dtp_run_measure(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_comm *tp, struct dtp_need *need,
+			      struct dtp_phase_cost cost[DTP_NPHASES], struct dtp_err *err);
 #endif

@@ -93,7 +93,7 @@ static enum dtp_code in_parts(struct dtp_cuda *cu, struct dtp_dnn *dnn, struct d
 /* Whether products do it: heads that are too large for cuDNN. */
 static bool fits_products(struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k, struct dtp_tensor v, const struct dtp_attention *a)
 {
-	return !a->causal && q.shape[2] > DTP_DNN_HEAD_MAX && a->key_begin < a->key_end && a->key_begin < k.shape[0] && aligned(out) &&
+	return !a->causal && q.shape[2] > DTP_CUDA_DNN_HEAD && a->key_begin < a->key_end && a->key_begin < k.shape[0] && aligned(out) &&
 	       aligned(q) && aligned(k) && aligned(v) && (uint64_t)q.shape[2] * dtp_dtype_size(q.dtype) % DTP_CUDA_ROW == 0;
 }
 
@@ -103,7 +103,7 @@ enum dtp_code dtp_cuda_attention(struct dtp_backend *be, struct dtp_tensor out, 
 	struct dtp_cuda *cu = dtp_cuda_of(be);
 	struct dtp_err missing = DTP_ERR_INIT;
 	enum dtp_code rc = DTP_OK;
-	bool done = false, meant = !a->causal && q.shape[2] <= DTP_DNN_HEAD_MAX;
+	bool done = false, meant = !a->causal && q.shape[2] <= DTP_CUDA_DNN_HEAD;
 
 	if (!dtp_numel(&out))
 		return DTP_OK;

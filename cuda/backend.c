@@ -25,8 +25,9 @@ static void destroy(struct dtp_backend *be)
 		cudaStreamSynchronize(cu->stream);
 	dtp_dnn_close(cu->dnn);
 	dtp_lt_close(cu->lt);
-	cudaFree(cu->panel);
-	cudaFree(cu->scratch);
+	dtp_cuda_give(cu, cu->workspace, DTP_CUDA_PRODUCT_WORKSPACE);
+	dtp_cuda_give(cu, cu->panel, DTP_CUDA_PANEL);
+	dtp_cuda_give(cu, cu->scratch, cu->scratch_size);
 	if (cu->stream)
 		cudaStreamDestroy(cu->stream);
 	pthread_mutex_destroy(&cu->writing);
@@ -98,7 +99,7 @@ static enum dtp_code time_side(struct dtp_cuda *cu, struct peak *p, int64_t side
 	uint64_t size = (uint64_t)(side * side) * dtp_dtype_size(cu->base.compute);
 	void *memory = NULL;
 	double now = 0, spent = 0;
-	enum dtp_code rc = dtp_cuda_take(3 * size, &memory, err);
+	enum dtp_code rc = dtp_cuda_take(cu, 3 * size, &memory, err);
 
 	p->out = dtp_tensor_make(memory, cu->base.compute, 2, shape);
 	p->x = dtp_tensor_make((char *)memory + size, cu->base.compute, 2, shape);
@@ -117,7 +118,7 @@ static enum dtp_code time_side(struct dtp_cuda *cu, struct peak *p, int64_t side
 		rc = time_products(cu, p, PEAK_TIMES, &now, err);
 		*ms = now < *ms ? now : *ms;
 	}
-	cudaFree(memory);
+	dtp_cuda_give(cu, memory, 3 * size);
 	return rc;
 }
 
@@ -155,6 +156,8 @@ static const struct dtp_backend_ops cuda_ops = {
 	.sync = dtp_cuda_sync,
 	.host_alloc = dtp_cuda_host_alloc,
 	.host_free = dtp_cuda_host_free,
+	.reserve = dtp_cuda_reserve,
+	.memory = dtp_cuda_memory,
 	.weight_new = dtp_cuda_weight_new,
 	.weight_write = dtp_cuda_weight_write,
 	.low_rank_add = dtp_cpu_low_rank_add, /* to a panel in host memory */
@@ -269,7 +272,11 @@ static enum dtp_code begin(struct dtp_cuda *cu, struct dtp_err *err)
 		rc = DTP_CUDA(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync), err); /* who waits does not keep a processor busy */
 	if (!rc)
 		rc = DTP_CUDA(cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking), err);
-	return rc ? rc : dtp_lt_open(&cu->lt, err);
+	if (!rc)
+		rc = dtp_cuda_take(cu, DTP_CUDA_PRODUCT_WORKSPACE, &cu->workspace, err);
+	if (!rc)
+		rc = dtp_cuda_take(cu, DTP_CUDA_PANEL, &cu->panel, err);
+	return rc ? rc : dtp_lt_open(cu->workspace, &cu->lt, err);
 }
 
 enum dtp_code dtp_backend_cuda(enum dtp_dtype compute, const struct dtp_cuda_options *options, struct dtp_backend **out,

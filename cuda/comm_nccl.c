@@ -62,6 +62,7 @@ struct family {
 struct buffer {
 	struct buffer *next;
 	void *p, *handle;
+	uint64_t nbytes; /* of which the backend's count knows */
 };
 
 struct nccl_comm {
@@ -372,6 +373,7 @@ static void give_up(struct nccl_comm *c, struct buffer *b)
 		f->CommDeregister(c->comm, b->handle);
 	if (b->p)
 		f->MemFree(b->p);
+	dtp_cuda_count(c->family->cuda, 0, b->nbytes);
 	free(b);
 }
 
@@ -388,8 +390,10 @@ static struct buffer *obtain(struct nccl_comm *c, uint64_t nbytes, const char **
 		b->p = NULL;
 	else if (*what = "ncclCommRegister", f->CommRegister(c->comm, b->p, nbytes, &b->handle))
 		b->handle = NULL;
-	if (b->handle)
+	if (b->handle) {
+		dtp_cuda_count(c->family->cuda, b->nbytes = nbytes, 0);
 		return b;
+	}
 	cudaGetLastError(); /* what is said of it here is all */
 	give_up(c, b);
 	return NULL;

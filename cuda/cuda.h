@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "backend.h"
+#include "footprint.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,11 +25,13 @@ struct dtp_cuda {
 	struct dtp_dnn *dnn;      /* dnn.h: attention and convolution; NULL until the first of them */
 	struct dtp_err no_dnn;    /* why cuDNN cannot be used, once it was looked for */
 	bool attention_told;      /* whose it is */
-	void *scratch;            /* of the operation that is enqueued now; grows */
+	uint64_t in_use, peak;    /* dtp_memory_use: of dtp_cuda_take */
+	uint64_t operations;
+	void *scratch;            /* of the operation that is enqueued now: what was reserved, or more */
 	uint64_t scratch_size;
+	void *workspace;          /* of lt: DTP_CUDA_PRODUCT_WORKSPACE bytes */
 	pthread_mutex_t writing;  /* weight_write: what follows, and the stream */
-	void *panel;              /* a panel as it is in its file, on its way to its weight; grows */
-	uint64_t panel_size;
+	void *panel;              /* rows as they are in their file, on their way to their weight: DTP_CUDA_PANEL bytes */
 	const struct dtp_cuda_watch *watch; /* comm_cuda.h: of a communicator whose work is on the stream; else NULL */
 };
 
@@ -64,12 +67,16 @@ enum dtp_code dtp_cuda_wait(struct dtp_cuda *cuda, struct dtp_err *err);
 enum dtp_code dtp_cuda_status(cudaError_t e, const char *call, const char *file, int line, struct dtp_err *err);
 
 /* ---- memory.c */
-/* Device memory that is given back with cudaFree, 256-byte aligned; *p NULL for 0 bytes.  No room is DTP_FAILED with both numbers. */
-enum dtp_code dtp_cuda_take(uint64_t nbytes, void **p, struct dtp_err *err);
-/* Frees device memory that the stream may still use.  cudaFree waits for that too, but for ever where another rank is gone. */
-void dtp_cuda_give_back(struct dtp_cuda *cu, void *p);
-/* nbytes of device memory for what is enqueued until the next call; 256-byte aligned. */
+/* All device memory of the backend: counted, 256-byte aligned; *p NULL for 0 bytes.  No room is DTP_FAILED with all numbers. */
+enum dtp_code dtp_cuda_take(struct dtp_cuda *cu, uint64_t nbytes, void **p, struct dtp_err *err);
+/* Frees it, NULL: nothing; the stream may still use it.  cudaFree waits for that too, but for ever where another rank is gone. */
+void dtp_cuda_give(struct dtp_cuda *cu, void *p, uint64_t nbytes);
+/* What a library took and gave back in the backend's place. */
+void dtp_cuda_count(struct dtp_cuda *cu, uint64_t taken, uint64_t given);
+/* nbytes of device memory for what is enqueued until the next call; 256-byte aligned.  core/footprint.h says them. */
 enum dtp_code dtp_cuda_scratch(struct dtp_cuda *cu, uint64_t nbytes, void **p, struct dtp_err *err);
+enum dtp_code dtp_cuda_reserve(struct dtp_backend *, uint64_t nbytes, struct dtp_err *);
+void dtp_cuda_memory(struct dtp_backend *, struct dtp_memory_use *);
 enum dtp_code dtp_cuda_alloc(struct dtp_backend *, uint64_t nbytes, void **p, struct dtp_err *);
 void dtp_cuda_free(struct dtp_backend *, void *p, uint64_t nbytes);
 enum dtp_code dtp_cuda_upload(struct dtp_backend *, struct dtp_tensor dst, const void *src, enum dtp_dtype src_type, struct dtp_err *);

@@ -24,10 +24,6 @@
 
 enum { DTP_DNN_ALIGN = 16 };
 
-/* The largest head that cuDNN's documentation promises.  It makes plans beyond that too, even for heads of 8192, by a kernel with fewer
- * registers than the sums of such a head: nothing says that they are right, so they are refused. */
-enum { DTP_DNN_HEAD_MAX = 256 };
-
 struct dtp_dnn;      /* one device: its handle, its properties, the plans of all shapes so far */
 struct dtp_dnn_plan; /* owned by its dnn and valid until that is closed or trimmed */
 
@@ -71,9 +67,7 @@ enum dtp_code dtp_dnn_plan_conv(struct dtp_dnn *d, const struct dtp_dnn_conv *sh
 int dtp_dnn_plans(const struct dtp_dnn *d);
 void dtp_dnn_trim(struct dtp_dnn *d, int keep);
 
-/* Device memory that a run needs, aligned to 256 bytes, from the caller; 0: none, and never more than DTP_DNN_WORKSPACE: what would take
- * more copies whole pictures to another layout and back. */
-#define DTP_DNN_WORKSPACE ((uint64_t)64 << 20)
+/* Device memory that a run needs, aligned to 256 bytes, from the caller; 0: none, and never more than DTP_CUDA_DNN_WORKSPACE. */
 uint64_t dtp_dnn_workspace(const struct dtp_dnn_plan *plan);
 
 /* Enqueue on stream.  lse F32 [H,Sq] dense: where the shape has stats, else NULL. */

@@ -56,8 +56,8 @@ const char *dtp_dnn_attention_refused(const struct dtp_dnn_attention *s, char *b
 		snprintf(buf, size, "%lld query heads are no multiple of %lld key heads", (long long)s->heads, (long long)s->kv_heads);
 		return buf;
 	}
-	if (s->dim > DTP_DNN_HEAD_MAX) {
-		snprintf(buf, size, "heads of %lld are larger than the %d that cuDNN's documentation promises", (long long)s->dim, DTP_DNN_HEAD_MAX);
+	if (s->dim > DTP_CUDA_DNN_HEAD) {
+		snprintf(buf, size, "heads of %lld are larger than the %d that cuDNN's documentation promises", (long long)s->dim, DTP_CUDA_DNN_HEAD);
 		return buf;
 	}
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "dnn.h"
+#include "footprint.h"
 
 #define MOST 64 /* configurations of one answer; cuDNN has given up to 40 */
 
@@ -60,7 +60,7 @@ static void try_config(const struct dtp_dnn_target *t, cudnnBackendDescriptor_t 
 		dtp_dnn_set_part(&b, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, t->properties);
 		dtp_dnn_finish(&b, plan);
 		out->workspace = workspace_of(&b, plan);
-		if (out->workspace > DTP_DNN_WORKSPACE)
+		if (out->workspace > DTP_CUDA_DNN_WORKSPACE)
 			fault = "take too much workspace";
 	}
 	if (b.status) {
@@ -147,10 +147,10 @@ void dtp_dnn_plan_read(const struct dtp_dnn_target *t, const char *text, size_t 
 	dtp_dnn_set(&b, plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)len, text);
 	dtp_dnn_finish(&b, plan);
 	out->workspace = workspace_of(&b, plan);
-	out->plan = b.status ? NULL : plan;
+	out->plan = b.status || out->workspace > DTP_CUDA_DNN_WORKSPACE ? NULL : plan;
 	if (b.status)
 		snprintf(out->why, sizeof out->why, "%s", b.said);
-	else
+	else if (out->plan)
 		dtp_dnn_keep(&b, plan);
 	dtp_dnn_end(&b);
 }

@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Group norm: sums per channel over slices of the picture, then a scale and a shift per channel, then those applied. */
 #include "device.cuh"
-
-static constexpr int64_t SLICE = 1024 /* pixels, about */, MOST_SLICES = 1024;
-
-static int64_t slices_of(int64_t pixels)
-{
-	int64_t n = div_up(pixels, SLICE);
-	return n < MOST_SLICES ? n : MOST_SLICES;
-}
+#include "footprint.h"
 
 /* Sums [2][slices][channels] of x and of x^2.  A block has `across` packs of channels and THREADS / across rows of pixels.  A thread sums
  * what its pixels differ from its first one, so that a mean far from 0 does not eat the variance; it is added back in double. */
@@ -76,15 +69,10 @@ group_maps(float *maps, const double *sums, const float *w, const float *b, int6
 	}
 }
 
-uint64_t dtp_k_group_maps_scratch(struct dtp_tensor x)
-{
-	return 2 * static_cast<uint64_t>(slices_of(x.shape[0] * x.shape[1]) * x.shape[2]) * sizeof(double);
-}
-
 cudaError_t dtp_k_group_maps(cudaStream_t stream, float *maps, void *scratch, struct dtp_tensor x, const float *w, const float *b,
 			     int groups, float eps)
 {
-	int64_t pixels = x.shape[0] * x.shape[1], channels = x.shape[2], per = channels / groups, slices = slices_of(pixels);
+	int64_t pixels = x.shape[0] * x.shape[1], channels = x.shape[2], per = channels / groups, slices = dtp_cuda_norm_slices(pixels);
 
 	if (pixels == 0 || channels == 0)
 		return cudaSuccess;

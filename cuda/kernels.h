@@ -55,9 +55,8 @@ cudaError_t dtp_k_attention(cudaStream_t, struct dtp_tensor out, float *lse, str
 cudaError_t dtp_k_softmax(cudaStream_t, struct dtp_tensor out, struct dtp_tensor x, float scale);
 
 /* ---- pictures, channels-last, dense */
-/* maps [2,C] F32: what group norm does to each channel of x [h,w,C] T: scale, then shift.  scratch: device memory of group_maps_scratch
- * bytes, 8-byte aligned, in use until the work is done. */
-uint64_t dtp_k_group_maps_scratch(struct dtp_tensor x);
+/* maps [2,C] F32: what group norm does to each channel of x [h,w,C] T: scale, then shift.  scratch: device memory of
+ * dtp_cuda_norm_scratch's sums, 8-byte aligned, in use until the work is done. */
 cudaError_t dtp_k_group_maps(cudaStream_t, float *maps, void *scratch, struct dtp_tensor x, const float *w, const float *b, int groups,
 			     float eps);
 /* out = x * scale + shift, then SiLU if silu; x, out [h,w,C] T, maps as made by group_maps. */

@@ -11,7 +11,6 @@
 #include "cuda.h"
 
 #define MOST_PRODUCTS 512 /* shapes that are remembered: those of many pictures' sizes */
-#define WORKSPACE (UINT64_C(32) << 20) /* what NVIDIA advises for Hopper; fewer bytes exclude algorithms */
 
 /* Under the names that the library gives them. */
 struct functions {
@@ -88,11 +87,11 @@ enum dtp_code dtp_lt_library(struct dtp_err *err)
 	return load(&f, err);
 }
 
-enum dtp_code dtp_lt_open(struct dtp_lt **out, struct dtp_err *err)
+enum dtp_code dtp_lt_open(void *workspace, struct dtp_lt **out, struct dtp_err *err)
 {
 	struct dtp_lt *lt = calloc(1, sizeof *lt);
-	const uint64_t workspace = WORKSPACE;
-	const uint32_t align = DTP_LT_ALIGN;
+	const uint64_t most = DTP_CUDA_PRODUCT_WORKSPACE;
+	const uint32_t align = DTP_CUDA_ALIGN;
 	const uint32_t sums = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; /* parts of a sum stay F32 */
 	static const cublasLtMatmulPreferenceAttributes_t aligned[] = {
 		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -102,19 +101,18 @@ enum dtp_code dtp_lt_open(struct dtp_lt **out, struct dtp_err *err)
 	*out = NULL;
 	if (!lt)
 		return dtp_fail(err, DTP_FAILED, "out of memory: no %zu bytes for matrix products", sizeof *lt);
+	lt->workspace = workspace;
 	enum dtp_code rc = load(&lt->f, err);
 	if (!rc)
 		rc = LT(lt, lt->f.cublasLtCreate(&lt->handle), err);
 	if (!rc)
 		rc = LT(lt, lt->f.cublasLtMatmulPreferenceCreate(&lt->pref), err);
 	if (!rc)
-		rc = LT(lt, lt->f.cublasLtMatmulPreferenceSetAttribute(lt->pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace), err);
+		rc = LT(lt, lt->f.cublasLtMatmulPreferenceSetAttribute(lt->pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most), err);
 	if (!rc)
 		rc = LT(lt, lt->f.cublasLtMatmulPreferenceSetAttribute(lt->pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums), err);
 	for (int i = 0; !rc && i < 4; i++)
 		rc = LT(lt, lt->f.cublasLtMatmulPreferenceSetAttribute(lt->pref, aligned[i], &align, sizeof align), err);
-	if (!rc)
-		rc = DTP_CUDA(cudaMalloc(&lt->workspace, WORKSPACE), err);
 	if (rc) {
 		dtp_lt_close(lt);
 		return rc;
@@ -144,8 +142,6 @@ void dtp_lt_close(struct dtp_lt *lt)
 		next = p->next;
 		product_free(lt, p);
 	}
-	if (lt->workspace)
-		cudaFree(lt->workspace);
 	if (lt->pref)
 		lt->f.cublasLtMatmulPreferenceDestroy(lt->pref);
 	if (lt->handle)
@@ -261,7 +257,7 @@ static enum dtp_code multiply(struct dtp_lt *lt, cudaStream_t stream, struct dtp
 	if (rc)
 		return rc;
 	return LT(lt, lt->f.cublasLtMatmul(lt->handle, p->desc, &one, w.data, p->w, x.data, p->x, &zero, out.data, p->out, out.data, p->out, &p->algo,
-				   lt->workspace, WORKSPACE, stream), err);
+				   lt->workspace, DTP_CUDA_PRODUCT_WORKSPACE, stream), err);
 }
 
 enum dtp_code dtp_lt_product(struct dtp_lt *lt, cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor w,

@@ -6,54 +6,95 @@
 #include "dnn.h"
 #include "kernels.h"
 
-#define PIECE (UINT64_C(16) << 20) /* of a conversion on the way: bounds the scratch that it takes */
-
-enum dtp_code dtp_cuda_take(uint64_t nbytes, void **p, struct dtp_err *err)
+static enum dtp_code no_memory(const struct dtp_cuda *cu, uint64_t nbytes, struct dtp_err *err)
 {
 	size_t left = 0, all = 0;
 
+	if (cudaMemGetInfo(&left, &all))
+		cudaGetLastError();
+	return dtp_fail(err, DTP_FAILED, "out of GPU memory: %" PRIu64 " bytes are needed, %zu of %zu are free, %" PRIu64 " are held by this "
+			"rank\ndifftp plan --device cuda says what fits; more ranks, a smaller picture or --dtype bf16 take less, nvidia-smi "
+			"lists who else uses the GPU", nbytes, left, all, cu->in_use);
+}
+
+void dtp_cuda_count(struct dtp_cuda *cu, uint64_t taken, uint64_t given)
+{
+	cu->in_use += taken - given;
+	cu->peak = cu->in_use > cu->peak ? cu->in_use : cu->peak;
+}
+
+enum dtp_code dtp_cuda_take(struct dtp_cuda *cu, uint64_t nbytes, void **p, struct dtp_err *err)
+{
 	*p = NULL;
 	if (!nbytes)
 		return DTP_OK;
 	cudaError_t e = cudaMalloc(p, nbytes);
-	if (e != cudaErrorMemoryAllocation)
+	if (e == cudaErrorMemoryAllocation) {
+		cudaGetLastError(); /* it is told here: a later call must not return it again */
+		return no_memory(cu, nbytes, err);
+	}
+	if (e)
 		return dtp_cuda_status(e, "cudaMalloc", __FILE__, __LINE__, err);
-	cudaGetLastError(); /* it is told here: a later call must not return it again */
-	if (cudaMemGetInfo(&left, &all))
-		cudaGetLastError();
-	return dtp_fail(err, DTP_FAILED, "out of GPU memory: %" PRIu64 " bytes are needed, %zu of %zu are free\n"
-			"difftp plan --devices says what fits; more ranks, a smaller picture or --dtype bf16 take less", nbytes, left, all);
+	dtp_cuda_count(cu, nbytes, 0);
+	return DTP_OK;
 }
 
-void dtp_cuda_give_back(struct dtp_cuda *cu, void *p)
+void dtp_cuda_give(struct dtp_cuda *cu, void *p, uint64_t nbytes)
 {
-	if (p && cu->watch)
+	if (!p)
+		return;
+	if (cu->watch)
 		dtp_cuda_wait(cu, NULL); /* a communicator whose peer is gone ends its kernels */
 	cudaFree(p);
+	dtp_cuda_count(cu, 0, nbytes);
+}
+
+static enum dtp_code resize_scratch(struct dtp_cuda *cu, uint64_t nbytes, struct dtp_err *err)
+{
+	enum dtp_code rc = dtp_cuda_wait(cu, err);
+
+	dtp_cuda_give(cu, cu->scratch, cu->scratch_size);
+	cu->scratch = NULL;
+	cu->scratch_size = 0;
+	if (!rc)
+		rc = dtp_cuda_take(cu, nbytes, &cu->scratch, err);
+	if (!rc)
+		cu->scratch_size = nbytes;
+	return rc;
 }
 
 enum dtp_code dtp_cuda_scratch(struct dtp_cuda *cu, uint64_t nbytes, void **p, struct dtp_err *err)
 {
-	enum dtp_code rc = DTP_OK;
+	enum dtp_code rc = nbytes > cu->scratch_size ? resize_scratch(cu, nbytes, err) : DTP_OK;
 
-	if (nbytes > cu->scratch_size) {
-		rc = dtp_cuda_wait(cu, err);
-		cudaFree(cu->scratch);
-		cu->scratch = NULL;
-		cu->scratch_size = 0;
-		if (!rc)
-			rc = dtp_cuda_take(nbytes, &cu->scratch, err);
-		if (!rc)
-			cu->scratch_size = nbytes;
-	}
+	cu->operations = nbytes > cu->operations ? nbytes : cu->operations;
 	*p = cu->scratch;
 	return rc;
 }
 
+enum dtp_code dtp_cuda_reserve(struct dtp_backend *be, uint64_t nbytes, struct dtp_err *err)
+{
+	struct dtp_cuda *cu = dtp_cuda_of(be);
+
+	return nbytes == cu->scratch_size ? DTP_OK : resize_scratch(cu, nbytes, err);
+}
+
+void dtp_cuda_memory(struct dtp_backend *be, struct dtp_memory_use *out)
+{
+	struct dtp_cuda *cu = dtp_cuda_of(be);
+	size_t left = 0, all = 0;
+
+	if (cudaMemGetInfo(&left, &all))
+		cudaGetLastError();
+	*out = (struct dtp_memory_use){.in_use = cu->in_use, .peak = cu->peak, .operations = cu->operations, .device = all - left,
+				       .device_of = all};
+	cu->peak = cu->in_use;
+	cu->operations = 0;
+}
+
 enum dtp_code dtp_cuda_alloc(struct dtp_backend *be, uint64_t nbytes, void **p, struct dtp_err *err)
 {
-	(void)be;
-	return dtp_cuda_take(nbytes ? nbytes : 1, p, err);
+	return dtp_cuda_take(dtp_cuda_of(be), nbytes ? nbytes : 1, p, err);
 }
 
 /* Sizes of pictures come and go with the memory that they are drawn in, and the plans of their shapes would only come. */
@@ -65,8 +106,7 @@ static void trim_plans(struct dtp_cuda *cu)
 
 void dtp_cuda_free(struct dtp_backend *be, void *p, uint64_t nbytes)
 {
-	(void)nbytes;
-	dtp_cuda_give_back(dtp_cuda_of(be), p);
+	dtp_cuda_give(dtp_cuda_of(be), p, nbytes ? nbytes : 1);
 	trim_plans(dtp_cuda_of(be));
 }
 
@@ -79,7 +119,7 @@ static struct dtp_tensor flat(void *p, enum dtp_dtype t, int64_t n)
 /* Elements of a piece: a multiple of 16 bytes whatever the type. */
 static int64_t piece(enum dtp_dtype t, int64_t left)
 {
-	int64_t n = (int64_t)(PIECE / dtp_dtype_size(t));
+	int64_t n = (int64_t)(DTP_CUDA_PIECE / dtp_dtype_size(t));
 
 	return left < n ? left : n;
 }

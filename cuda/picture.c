@@ -39,15 +39,15 @@ enum dtp_code dtp_cuda_conv2d(struct dtp_backend *be, struct dtp_tensor out, str
 static enum dtp_code make_maps(struct dtp_cuda *cu, float **maps, struct dtp_tensor x, const struct dtp_weight *w,
 			       const struct dtp_weight *b, int groups, float eps, struct dtp_err *err)
 {
-	uint64_t own = *maps ? 0 : ((uint64_t)x.shape[2] * 2 * sizeof(float) + 255) / 256 * 256;
+	struct dtp_cuda_norm_scratch n = dtp_cuda_norm_scratch(x, !*maps);
 	void *p;
-	enum dtp_code rc = dtp_cuda_scratch(cu, own + dtp_k_group_maps_scratch(x), &p, err);
+	enum dtp_code rc = dtp_cuda_scratch(cu, n.maps + n.sums, &p, err);
 
 	if (rc)
 		return rc;
-	if (own)
+	if (n.maps)
 		*maps = p;
-	return DTP_CUDA(dtp_k_group_maps(cu->stream, *maps, (char *)p + own, x, dtp_cuda_vector(w), dtp_cuda_vector(b), groups, eps), err);
+	return DTP_CUDA(dtp_k_group_maps(cu->stream, *maps, (char *)p + n.maps, x, dtp_cuda_vector(w), dtp_cuda_vector(b), groups, eps), err);
 }
 
 enum dtp_code dtp_cuda_group_norm(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w,

@@ -4,27 +4,14 @@
 #include "kernels.h"
 #include "lt.h"
 
-/* Whether cuBLASLt takes x [M,K] as it lies. */
-static bool fits(struct dtp_tensor x)
-{
-	uint64_t row = (uint64_t)x.stride[0] * dtp_dtype_size(x.dtype);
-
-	return (uintptr_t)x.data % DTP_LT_ALIGN == 0 && row % DTP_LT_ALIGN == 0;
-}
-
 /* x's shape with rows that fit, at p. */
 static struct dtp_tensor fitting(struct dtp_tensor x, void *p)
 {
-	int64_t unit = DTP_LT_ALIGN / (int64_t)dtp_dtype_size(x.dtype);
+	int64_t unit = DTP_CUDA_ALIGN / (int64_t)dtp_dtype_size(x.dtype);
 	struct dtp_tensor y = dtp_tensor_make(p, x.dtype, 2, x.shape);
 
 	y.stride[0] = dtp_round_up(x.shape[1], unit);
 	return y;
-}
-
-static uint64_t fitting_bytes(struct dtp_tensor x)
-{
-	return fits(x) ? 0 : (uint64_t)(x.shape[0] * fitting(x, NULL).stride[0]) * dtp_dtype_size(x.dtype);
 }
 
 /* A sum over nothing. */
@@ -44,7 +31,7 @@ enum dtp_code dtp_cuda_linear(struct dtp_backend *be, struct dtp_tensor out, str
 	struct dtp_cuda *cu = dtp_cuda_of(be);
 	const struct dtp_cuda_weight *w = dtp_cuda_weight_of(weight);
 	struct dtp_tensor m = dtp_tensor_make(w->data, be->compute, 2, (int64_t[]){w->at.n, w->at.k}), y = out;
-	uint64_t first = fitting_bytes(x), second = fitting_bytes(out);
+	uint64_t first = dtp_cuda_fitting_bytes(x), second = dtp_cuda_fitting_bytes(out);
 	enum dtp_code rc = DTP_OK;
 	void *p = NULL;
 

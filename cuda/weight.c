@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Weights in device memory.  A panel goes straight to its place where it is there as it is in the file; else it is turned on the
  * device. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +31,7 @@ enum dtp_code dtp_cuda_weight_new(struct dtp_backend *be, enum dtp_weight_kind k
 	w->at = dtp_cuda_layout(be->compute, kind, ndim, shape);
 	w->base = (struct dtp_weight){.kind = kind, .ndim = ndim, .row_align = 1, .nbytes = w->at.nbytes};
 	memcpy(w->base.shape, shape, (size_t)ndim * sizeof *shape);
-	enum dtp_code rc = dtp_cuda_take(w->base.nbytes, &w->data, err);
+	enum dtp_code rc = dtp_cuda_take(dtp_cuda_of(be), w->base.nbytes, &w->data, err);
 	if (rc) {
 		free(w);
 		return rc;
@@ -45,7 +46,7 @@ void dtp_cuda_weight_free(struct dtp_backend *be, struct dtp_weight *weight)
 
 	if (!w)
 		return;
-	dtp_cuda_give_back(dtp_cuda_of(be), w->data);
+	dtp_cuda_give(dtp_cuda_of(be), w->data, w->base.nbytes);
 	free(w);
 }
 
@@ -96,28 +97,27 @@ static enum dtp_code turn(struct dtp_cuda *cu, const struct dtp_cuda_weight *w, 
 	return DTP_CUDA(dtp_k_filters(cu->stream, filters, x), err);
 }
 
+/* As many rows at a time as the panel holds.  The stream keeps rows from being copied there before those before them are turned. */
 static enum dtp_code write_turned(struct dtp_cuda *cu, const struct dtp_cuda_weight *w, int64_t row0, int64_t nrows, const void *src,
 				  enum dtp_dtype src_type, cudaEvent_t read, struct dtp_err *err)
 {
-	uint64_t bytes = (uint64_t)(nrows * w->at.k) * dtp_dtype_size(src_type);
+	uint64_t row = (uint64_t)w->at.k * dtp_dtype_size(src_type);
+	int64_t most = (int64_t)(DTP_CUDA_PANEL / row);
 	enum dtp_code rc = DTP_OK;
 
-	if (bytes > cu->panel_size) {
-		rc = dtp_cuda_wait(cu, err);
-		cudaFree(cu->panel);
-		cu->panel = NULL;
-		cu->panel_size = 0;
+	if (!most)
+		return dtp_fail(err, DTP_FAILED, "a row of %" PRIu64 " bytes is more than the %" PRIu64 " that a weight is turned by", row,
+				DTP_CUDA_PANEL);
+	for (int64_t i = 0, n; i < nrows && !rc; i += n) {
+		n = nrows - i < most ? nrows - i : most;
+		rc = DTP_CUDA(cudaMemcpyAsync(cu->panel, (const char *)src + (uint64_t)i * row, (uint64_t)n * row, cudaMemcpyHostToDevice,
+					      cu->stream), err);
 		if (!rc)
-			rc = dtp_cuda_take(bytes, &cu->panel, err);
-		if (rc)
-			return rc;
-		cu->panel_size = bytes;
+			rc = DTP_CUDA(cudaEventRecord(read, cu->stream), err);
+		if (!rc)
+			rc = turn(cu, w, row0 + i, n, cu->panel, src_type, err);
 	}
-	/* The stream keeps the next panel from being copied before this one is turned. */
-	rc = DTP_CUDA(cudaMemcpyAsync(cu->panel, src, bytes, cudaMemcpyHostToDevice, cu->stream), err);
-	if (!rc)
-		rc = DTP_CUDA(cudaEventRecord(read, cu->stream), err);
-	return rc ? rc : turn(cu, w, row0, nrows, cu->panel, src_type, err);
+	return rc;
 }
 
 /* Onto the stream; `read` happens when src was read. */

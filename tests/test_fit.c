@@ -67,16 +67,16 @@ enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_reque
 	uint64_t n = (uint64_t)p->o.tp_degree, wide = p->o.compute == DTP_F32 ? 2 : 1;
 	uint64_t scratch = (uint64_t)(r->height * r->width) * (dtp_pipeline_passes(p, r) > 1 && !r->passes_in_turn ? 190 : 100);
 	(void)err;
-	out[0] = (struct dtp_phase_memory){"text_encoder", wide * 600 * MB / n, 10 * MB, 64 * MB};
-	out[1] = (struct dtp_phase_memory){"transformer", wide * (1000 * MB / n + 100 * MB), scratch, 64 * MB};
+	out[0] = (struct dtp_phase_memory){"text_encoder", wide * 600 * MB / n, 10 * MB, 64 * MB, 0};
+	out[1] = (struct dtp_phase_memory){"transformer", wide * (1000 * MB / n + 100 * MB), scratch, 64 * MB, 0};
 	if (p->o.stay.text)
 		out[1].weights += out[0].weights;
-	out[2] = (struct dtp_phase_memory){"vae", rank ? 0 : 50 * MB, 20 * MB, 0};
+	out[2] = (struct dtp_phase_memory){"vae", rank ? 0 : 50 * MB, 20 * MB, 0, 0};
 	if (p->o.stay.pictures) {
 		out[2].weights += out[1].weights;
 		out[2].scratch += out[1].scratch + (uint64_t)p->o.stay.prompts * 5 * MB;
 	}
-	out[3] = (struct dtp_phase_memory){"references", 0, 0, 0};
+	out[3] = (struct dtp_phase_memory){"references", 0, 0, 0, 0};
 	return DTP_OK;
 }
 
@@ -112,9 +112,9 @@ static void fit_counts_each_rank_at_its_peak(void **state)
 {
 	(void)state;
 	struct dtp_options o = {.tp_degree = 1, .compute = DTP_BF16};
-	assert_true(need(o, request) == 1100 * MB + 100 * MB + 64 * MB + dtp_rank_base_bytes(DTP_DEVICE_CPU));
+	assert_true(need(o, request) == 1100 * MB + 100 * MB + 64 * MB + dtp_rank_base_bytes(DTP_DEVICE_CPU, 1));
 	o.tp_degree = 2;
-	assert_true(need(o, request) == 2 * (600 * MB + 100 * MB + 64 * MB + dtp_rank_base_bytes(DTP_DEVICE_CPU)));
+	assert_true(need(o, request) == 2 * (600 * MB + 100 * MB + 64 * MB + dtp_rank_base_bytes(DTP_DEVICE_CPU, 1)));
 }
 
 static void fit_exactly_enough_is_enough(void **state)
@@ -301,7 +301,7 @@ static void told(const struct dtp_offload *f, int i, const char *expected)
 static void offload_keeps_what_fits(void **state)
 {
 	(void)state;
-	const uint64_t program = dtp_rank_base_bytes(DTP_DEVICE_CPU), all = program + 600 * MB + 50 * MB + 120 * MB + 5 * MB + 300 * MB;
+	const uint64_t program = dtp_rank_base_bytes(DTP_DEVICE_CPU, 1), all = program + 600 * MB + 50 * MB + 120 * MB + 5 * MB + 300 * MB;
 	const uint64_t pictures = all - 300 * MB, in_turn = program + 764 * MB;
 	static const struct {
 		int less;              /* MB than all of it */

@@ -29,6 +29,7 @@ struct dtp_cpu {
 	char *local;                /* capacity pieces of local_size bytes, one per thread */
 	uint64_t local_size;
 	struct dtp_pool pool;       /* large memory that was freed, until the next operation */
+	uint64_t in_use, peak;      /* dtp_memory_use */
 };
 
 struct dtp_cpu_weight {
@@ -92,6 +93,8 @@ enum dtp_code dtp_cpu_upload(struct dtp_backend *be, struct dtp_tensor dst, cons
 enum dtp_code dtp_cpu_download(struct dtp_backend *be, void *dst, enum dtp_dtype dst_type, struct dtp_tensor src,
 			       struct dtp_err *err);
 enum dtp_code dtp_cpu_sync(struct dtp_backend *be, struct dtp_err *err);
+enum dtp_code dtp_cpu_reserve(struct dtp_backend *be, uint64_t nbytes, struct dtp_err *err);
+void dtp_cpu_memory(struct dtp_backend *be, struct dtp_memory_use *out);
 
 /* weight.c */
 /* What a weight takes in compute dtype t; the dry backend says the same. */

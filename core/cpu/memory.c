@@ -56,7 +56,7 @@ static enum dtp_code map(uint64_t nbytes, void **p, struct dtp_err *err)
 	return DTP_OK;
 }
 
-enum dtp_code dtp_cpu_take(struct dtp_cpu *cpu, uint64_t nbytes, void **p, bool *reused, struct dtp_err *err)
+static enum dtp_code take(struct dtp_cpu *cpu, uint64_t nbytes, void **p, bool *reused, struct dtp_err *err)
 {
 	*reused = false;
 	*p = NULL;
@@ -76,6 +76,15 @@ enum dtp_code dtp_cpu_take(struct dtp_cpu *cpu, uint64_t nbytes, void **p, bool 
 	return map(nbytes, p, err);
 }
 
+enum dtp_code dtp_cpu_take(struct dtp_cpu *cpu, uint64_t nbytes, void **p, bool *reused, struct dtp_err *err)
+{
+	enum dtp_code rc = take(cpu, nbytes, p, reused, err);
+
+	cpu->in_use += rc ? 0 : nbytes;
+	cpu->peak = cpu->in_use > cpu->peak ? cpu->in_use : cpu->peak;
+	return rc;
+}
+
 enum dtp_code dtp_cpu_alloc(struct dtp_backend *be, uint64_t nbytes, void **p, struct dtp_err *err)
 {
 	bool reused;
@@ -84,6 +93,7 @@ enum dtp_code dtp_cpu_alloc(struct dtp_backend *be, uint64_t nbytes, void **p, s
 
 void dtp_cpu_free(struct dtp_backend *be, void *p, uint64_t nbytes)
 {
+	dtp_cpu_of(be)->in_use -= p ? nbytes : 0;
 	if (nbytes < LARGE)
 		free(p);
 	else if (p)
@@ -137,6 +147,21 @@ enum dtp_code dtp_cpu_scratch(struct dtp_cpu *cpu, uint64_t shared, uint64_t loc
 		cpu->local_size = local;
 	}
 	return rc;
+}
+
+/* What operations take is the threads', and stays. */
+enum dtp_code dtp_cpu_reserve(struct dtp_backend *be, uint64_t nbytes, struct dtp_err *err)
+{
+	(void)be, (void)nbytes, (void)err;
+	return DTP_OK;
+}
+
+void dtp_cpu_memory(struct dtp_backend *be, struct dtp_memory_use *out)
+{
+	struct dtp_cpu *cpu = dtp_cpu_of(be);
+
+	*out = (struct dtp_memory_use){.in_use = cpu->in_use, .peak = cpu->peak};
+	cpu->peak = cpu->in_use;
 }
 
 void dtp_cpu_drop_scratch(struct dtp_cpu *cpu)

@@ -170,9 +170,9 @@ says '^transformer: .*, 64\.4 GB of weights, '
 says '^  transformer_blocks\.0-7 \(8 alike\) '
 says '^    double_stream_modulation_img\.linear: 453 MB; '
 says '^  each step: +80 sums, 3\.6 GB together \(in 16 bits\)'
-says '^  smallest degree that fits: 3 \(2[0-9.]+ GB a rank\)$'
-says '^    and the smallest degree that fits: --tp-degree 3 '
-says '^  - For many prompts: --dp-degree 2, groups of 3 devices '
+says '^  smallest degree that fits: 4 \(1[0-9.]+ GB a rank\)$'
+says '^    and the smallest degree that fits: --tp-degree 4 '
+says '^  - For many prompts: --dp-degree 2, groups of 4 devices '
 plan --model "$m" --tp-degree 4 --devices 4x24GB
 [ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
 says '^text_encoder: .*, 34\.7 GB of weights, 8\.7 GB a rank, of which [0-9.]+ .B are replicated; a rank reads up to 8\.7 GB$'

@@ -372,10 +372,12 @@ static void shapes_without_end(void)
 	struct dtp_err err = DTP_ERR_INIT;
 	cudaStream_t stream;
 	struct dtp_lt *lt;
+	void *workspace;
 	float got = 0;
 
 	ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-	must(!dtp_lt_open(&lt, &err));
+	ok(cudaMalloc(&workspace, DTP_CUDA_PRODUCT_WORKSPACE));
+	must(!dtp_lt_open(workspace, &lt, &err));
 	char *p = on_device(one, sizeof one), *out = on_device(one, sizeof one);
 	struct dtp_tensor y = dtp_tensor_make(out, DTP_F32, 2, (int64_t[]){1, 1});
 	for (int i = 0; i <= MOST; i++) { /* the first is one of the last, too */
@@ -388,6 +390,7 @@ static void shapes_without_end(void)
 	must(got == 30);
 	dtp_lt_close(lt);
 	ok(cudaStreamDestroy(stream));
+	ok(cudaFree(workspace));
 	ok(cudaFree(p));
 	ok(cudaFree(out));
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "../../cuda/dnn.h"
+#include "footprint.h"
 #include "properties.h"
 
 static struct dtp_err err;
@@ -64,7 +65,7 @@ static void test_attention_is_planned(void **state)
 	p = attention(d, &s, &why);
 	if (!p)
 		fail_msg("%s", why);
-	assert_true(dtp_dnn_workspace(p) <= DTP_DNN_WORKSPACE);
+	assert_true(dtp_dnn_workspace(p) <= DTP_CUDA_DNN_WORKSPACE);
 	assert_ptr_equal(attention(d, &s, &why), p);
 	s.q_row = s.k_row = s.v_row = 3 * 12 * 128 + 2 * 9216;
 	s.sq = 4603;
@@ -127,7 +128,7 @@ static void test_convolutions_are_planned(void **state)
 			const struct dtp_dnn_plan *p = conv(d, &s, &why);
 			if (!p)
 				fail_msg("%s shape %zu: %s", dtp_dtype_name(s.dtype), i, why);
-			assert_true(dtp_dnn_workspace(p) <= DTP_DNN_WORKSPACE);
+			assert_true(dtp_dnn_workspace(p) <= DTP_CUDA_DNN_WORKSPACE);
 		}
 	struct dtp_dnn_conv small = shapes[0];
 	small.dtype = DTP_F32;

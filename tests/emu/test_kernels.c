@@ -7,6 +7,7 @@
 
 #include "../../cuda/cuda.h"
 #include "../../cuda/kernels.h"
+#include "footprint.h"
 #include "where.h"
 
 #define OK(call) \
@@ -614,7 +615,7 @@ static void kernel_group_norm(void **state)
 			struct dtp_tensor ws = random1(t, z[2]), bs = random1(t, z[2]), dev = to_device(out, 0), x_dev = to_device(x, 0);
 			struct dtp_weight *w = vector_weight(be, &ws, 0, &w_dev), *b = vector_weight(be, &bs, 0, &b_dev);
 			float *maps = (float *)device(2 * (size_t)z[2] * sizeof *maps);
-			OK(dtp_k_group_maps(NULL, maps, device(dtp_k_group_maps_scratch(x_dev)), x_dev, w_dev, b_dev, (int)z[3], 1e-6f));
+			OK(dtp_k_group_maps(NULL, maps, device(dtp_cuda_norm_scratch(x_dev, false).sums), x_dev, w_dev, b_dev, (int)z[3], 1e-6f));
 			OK(dtp_k_group_apply(NULL, dev, x_dev, maps, silu));
 			MUST(be->ops->group_norm(be, out, x, w, b, (int)z[3], 1e-6f, silu, err));
 			/* x * scale + bias: an offset is cancelled by the bias, both rounded. */

@@ -110,7 +110,7 @@ static void plan_all(struct dtp_dnn *d, int sm, struct answer *a)
 
 	for (int i = 0; i < seen.nattention; i++) {
 		const struct dtp_dnn_attention *s = &seen.attention[i];
-		bool meant = s->dtype == DTP_BF16 && !s->causal && s->dim <= DTP_DNN_HEAD_MAX;
+		bool meant = s->dtype == DTP_BF16 && !s->causal && s->dim <= DTP_CUDA_DNN_HEAD;
 		if (dtp_dnn_plan_attention(d, s, &plan, &why, &err))
 			die(err.message);
 		if (!plan && meant) {
