@@ -86,6 +86,9 @@ void emu_device_free(void *p, const char *call);
 /* Ends the process unless [p, p + size) lies in one live allocation of device memory, or is empty.  what: "cublasLtMatmul: A". */
 void emu_device_range(const void *p, size_t size, const char *what);
 
+/* Whether every access of a kernel is seen (make EMULATE=shadow). */
+bool emu_sees_accesses(void);
+
 /* From inside of work: it reads or writes these bytes of one allocation, as a whole or `height` rows of `width` bytes that are pitch bytes
  * apart.  Ends the process where work of another stream uses them too, one of the two writes, and nothing orders them (order.c). */
 void emu_uses(const void *p, size_t size, bool write);

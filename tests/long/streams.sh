@@ -27,7 +27,7 @@ draw() { # PROGRAM MODE PICTURE
 leg() {
 	build=build/$1 option=$2
 	case_ "streams_$1_build"
-	MAKEFLAGS='' make "$option" -j "$(nproc)" "$build/difftp" >"$dir/log" 2>&1 || fail "$(tail -n 30 "$dir/log")"
+	MAKEFLAGS='' make "$option" -j "$(nproc)" "$build/difftp" "$build/tests/emu/test_order" >"$dir/log" 2>&1 || fail "$(tail -n 30 "$dir/log")"
 	done_
 	cp -a "$build" "$tree/build"
 	for mode in eager deferred random; do
@@ -69,6 +69,10 @@ seeded addends_of_the_first_part 'cudaEventRecord(f->ready, f->cuda->stream)' '(
 seeded sums_of_the_wrong_stream 'cudaEventRecord(f->done, f->beside)' 'cudaEventRecord(f->done, f->cuda->stream)'
 
 leg emulated-shadow EMULATE=shadow
+program order $build/tests/emu/test_order
+case_ streams_emulated-shadow_middle_of_a_kernel
+grep -q '^\[       OK \] middle_of_a_kernel' "$dir/log" || fail "the case did not run"
+done_
 seeded no_join 'cudaStreamWaitEvent(f->cuda->stream, f->done, 0)'
 seeded no_wait_for_the_addends 'cudaStreamWaitEvent(f->beside, f->ready, 0)'
 finish
