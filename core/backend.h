@@ -12,6 +12,7 @@
 #define DTP_BACKEND_H
 
 #include "err.h"
+#include "fill.h"
 #include "monitor.h"
 #include "tensor.h"
 
@@ -98,6 +99,9 @@ struct dtp_backend_ops {
 				    struct dtp_weight **, struct dtp_err *);
 	enum dtp_code (*weight_write)(struct dtp_backend *, struct dtp_weight *, int64_t row0, int64_t nrows,
 				      const void *src, enum dtp_dtype src_type, struct dtp_err *);
+	/* Computes the whole parameter instead, what f says of it: the same bits in T whatever the backend.  Called by the backend's own
+	 * thread, while nothing is written. */
+	enum dtp_code (*weight_fill)(struct dtp_backend *, struct dtp_weight *, const struct dtp_fill *f, struct dtp_err *);
 	/* dst [n, k] += all parts: dst F32 or BF16, dense, in host memory, summed in f32 and rounded once.  What is added to a panel
 	 * before it is written.  Several threads may call it at once, as weight_write. */
 	enum dtp_code (*low_rank_add)(struct dtp_backend *, void *dst, enum dtp_dtype dst_type, const struct dtp_low_rank *parts,

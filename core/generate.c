@@ -4,6 +4,7 @@
 #include "run.h"
 #include "clock.h"
 #include "rng.h"
+#include "synthetic.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,7 +96,8 @@ static enum dtp_code load(struct dtp_run *r, int which, struct dtp_err *err)
 	struct timer t = phase_begin(r);
 	stage(r, DTP_PHASE_LOAD, names[which]);
 	struct dtp_comm *sums = c->degree > 1 ? r->ctx.sums : NULL;
-	if (dtp_weights_load_shared(c->tree, &c->st, c->prefix, rank, c->degree, r->ctx.be, sums, r->ctx.mon, &c->stats, err))
+	if (r->p->synthetic ? dtp_synthetic_load(c->tree, rank, c->degree, r->ctx.be, r->ctx.mon, err)
+			    : dtp_weights_load_shared(c->tree, &c->st, c->prefix, rank, c->degree, r->ctx.be, sums, r->ctx.mon, &c->stats, err))
 		return err->code;
 	c->loaded = true;
 	struct dtp_phase_report *rep = phase_end(r, &t, names[which]);
@@ -117,7 +119,7 @@ static void readahead(const struct dtp_run *r, int which)
 {
 	const struct dtp_component *c = &r->p->component[which];
 	int rank = dtp_component_rank(c, r->tp->rank);
-	if (!c->loaded && !c->absent && !r->p->streamed && (c->degree > 1 || r->tp->rank == 0))
+	if (!c->loaded && !c->absent && !r->p->streamed && !r->p->synthetic && (c->degree > 1 || r->tp->rank == 0))
 		dtp_weights_readahead(c->tree, &c->st, c->prefix, rank, c->degree, UINT64_MAX);
 }
 

@@ -208,7 +208,7 @@ static enum dtp_code check_classes(struct dtp_pipeline *p, struct dtp_err *err)
 
 static enum dtp_code open_shards(struct dtp_pipeline *p, const struct dtp_options *o, struct dtp_err *err)
 {
-	if (dtp_shards_load(p->model, &p->shards, err))
+	if (!o->synthetic && dtp_shards_load(p->model, &p->shards, err))
 		return err->code;
 	int degree = p->shards ? p->shards->degree : 1;
 	p->tp_degree = o->tp_degree ? o->tp_degree : degree;
@@ -307,11 +307,13 @@ enum dtp_code dtp_pipeline_open(const struct dtp_options *o, const struct dtp_mo
 	p->stay = o->stay;
 	p->beside_whole = o->beside_whole;
 	p->encode_only = o->encode_only;
+	p->synthetic = o->synthetic;
 	p->mon = mon;
 	if (check_reduce(o, err) || check_folder(p->model, err) || read_index(p, err) || open_shards(p, o, err) ||
 	    dtp_pipeline_find_transformer(p, o->transformer, err) || open_models(p, o, err) ||
-	    check_classes(p, err) || apply_plans(p, o->tp_plan, err) || dtp_pipeline_open_weights(p, o, err) ||
-	    (!o->no_tokenizer && !o->prompt_embeds && open_tokenizer(p, err))) {
+	    check_classes(p, err) || apply_plans(p, o->tp_plan, err) ||
+	    (!o->synthetic && dtp_pipeline_open_weights(p, o, err)) ||
+	    (!o->no_tokenizer && !o->synthetic && !o->prompt_embeds && open_tokenizer(p, err))) {
 		dtp_pipeline_close(p);
 		return err->code;
 	}

@@ -45,6 +45,7 @@ struct dtp_options {
 	const char *prompt_embeds; /* prompts that are encoded already (embeds.h); text encoder and tokenizer may be missing */
 	bool encode_only;          /* requests end with their encoding; the weights of transformer and VAE may be missing */
 	bool no_tokenizer;         /* it is not read: the pipeline can be predicted, not run */
+	bool synthetic;            /* weights and tokens are computed (synthetic.h): of the folder only the configurations are read */
 };
 
 enum dtp_output { DTP_OUTPUT_PNG, DTP_OUTPUT_LATENT };

@@ -57,7 +57,7 @@ struct dtp_pipeline {
 	bool distilled;
 	struct dtp_text_encoder text; /* without modules, family NULL, where embeddings are given */
 	struct dtp_embeds embeds;   /* length 0 where they are not */
-	bool encode_only;
+	bool encode_only, synthetic;
 	struct dtp_transformer transformer;
 	struct dtp_vae vae;
 	struct dtp_scheduler scheduler;

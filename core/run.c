@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "run.h"
+#include "synthetic.h"
 
 #include <stdlib.h>
 #include <stdio.h>
@@ -44,6 +45,11 @@ static enum dtp_code make_prompts(struct dtp_run *r, struct dtp_err *err)
 	for (int i = 0; i < r->passes && !p->embeds.length; i++) {
 		if (p->tokenizer) {
 			if (dtp_prompt_make(p->tokenizer, p->text.family->chat, r->req->system_message, texts[i], length, &r->prompt[i], err))
+				return err->code;
+			continue;
+		}
+		if (p->synthetic) {
+			if (dtp_synthetic_prompt(p->text.config.vocab, length, i, &r->prompt[i], err))
 				return err->code;
 			continue;
 		}

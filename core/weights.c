@@ -49,7 +49,7 @@ struct load {
 	_Atomic uint64_t gaps, requests;
 };
 
-static enum dtp_weight_kind kind_of(const struct dtp_param *p)
+enum dtp_weight_kind dtp_weights_kind(const struct dtp_param *p)
 {
 	static const enum dtp_weight_kind kinds[] = {
 		[DTP_MODULE_LINEAR] = DTP_WEIGHT_MATRIX, [DTP_MODULE_EMBEDDING] = DTP_WEIGHT_TABLE,
@@ -105,7 +105,7 @@ static enum dtp_code collect_one(void *arg, const struct dtp_param *p, const str
 
 	if (rc)
 		return rc;
-	*it = (struct dtp_item){.kind = kind_of(p), .ndim = p->ndim, .reader = DTP_ITEM_EACH};
+	*it = (struct dtp_item){.kind = dtp_weights_kind(p), .ndim = p->ndim, .reader = DTP_ITEM_EACH};
 	if (l)
 		it->home = p->which ? &l->bias : &l->weight;
 	dtp_split_shape(p, s, it->shape);
@@ -514,7 +514,7 @@ uint64_t dtp_weights_param_memory(const struct dtp_param *p, const struct dtp_sp
 	if (!p->module->layer)
 		return 0;
 	dtp_split_shape(p, s, shape);
-	return be->ops->weight_bytes(be, kind_of(p), p->ndim, shape);
+	return be->ops->weight_bytes(be, dtp_weights_kind(p), p->ndim, shape);
 }
 
 static enum dtp_code add_memory(void *arg, const struct dtp_param *p, const struct dtp_split *s, struct dtp_err *err)

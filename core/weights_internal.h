@@ -10,6 +10,9 @@
 enum dtp_code dtp_weights_find(const struct dtp_st *st, const char *prefix, const struct dtp_param *p,
 			       const struct dtp_st_entry **e, struct dtp_err *err);
 
+/* As what the backend holds a parameter. */
+enum dtp_weight_kind dtp_weights_kind(const struct dtp_param *p);
+
 /* One parameter's slice and where it goes. */
 struct dtp_item {
 	struct dtp_slice slice;

@@ -160,6 +160,7 @@ static const struct dtp_backend_ops cuda_ops = {
 	.memory = dtp_cuda_memory,
 	.weight_new = dtp_cuda_weight_new,
 	.weight_write = dtp_cuda_weight_write,
+	.weight_fill = dtp_cuda_weight_fill,
 	.low_rank_add = dtp_cpu_low_rank_add, /* to a panel in host memory */
 	.weight_free = dtp_cuda_weight_free,
 	.weight_memory = dtp_cuda_weight_memory,

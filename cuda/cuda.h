@@ -90,6 +90,7 @@ enum dtp_code dtp_cuda_weight_new(struct dtp_backend *, enum dtp_weight_kind, in
 				  struct dtp_err *);
 enum dtp_code dtp_cuda_weight_write(struct dtp_backend *, struct dtp_weight *, int64_t row0, int64_t nrows, const void *src,
 				    enum dtp_dtype src_type, struct dtp_err *);
+enum dtp_code dtp_cuda_weight_fill(struct dtp_backend *, struct dtp_weight *, const struct dtp_fill *f, struct dtp_err *);
 void dtp_cuda_weight_free(struct dtp_backend *, struct dtp_weight *);
 void *dtp_cuda_weight_memory(struct dtp_weight *);
 uint64_t dtp_cuda_weight_bytes(struct dtp_backend *, enum dtp_weight_kind, int ndim, const int64_t *shape);

@@ -70,10 +70,12 @@ cudaError_t dtp_k_patchify(cudaStream_t, struct dtp_tensor tokens, struct dtp_te
 /* rgb U8, in device memory, as many as x T has elements; halved and shifted in T. */
 cudaError_t dtp_k_quantise(cudaStream_t, uint8_t *rgb, struct dtp_tensor x);
 
-/* ---- weights: panels that have come to device memory as they are in the file (F32, BF16 or F16, dense).  A matrix or a table needs only
- * dtp_k_copy. */
+/* ---- weights: panels that have come to device memory as they are in the file (F32, BF16 or F16, dense), or were made there.  A matrix or a
+ * table needs only dtp_k_copy. */
 /* dst [n] F32 = src [n], rounded to t. */
 cudaError_t dtp_k_vector(cudaStream_t, float *dst, enum dtp_dtype t, struct dtp_tensor src);
+/* dst [n,k] T (strided): element (i, j) is that of row first_row + i and column first_col + j (fill.h). */
+cudaError_t dtp_k_fill(cudaStream_t, struct dtp_tensor dst, const struct dtp_fill *f, int64_t first_row, int64_t first_col);
 /* Filters as channels-last convolutions read them: dst [N,kh,kw,C] T (dense) from src [N,C,kh,kw]. */
 cudaError_t dtp_k_filters(cudaStream_t, struct dtp_tensor dst, struct dtp_tensor src);
 

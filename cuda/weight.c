@@ -97,17 +97,23 @@ static enum dtp_code turn(struct dtp_cuda *cu, const struct dtp_cuda_weight *w, 
 	return DTP_CUDA(dtp_k_filters(cu->stream, filters, x), err);
 }
 
+static enum dtp_code panel_rows(uint64_t row_bytes, int64_t *rows, struct dtp_err *err)
+{
+	*rows = (int64_t)(DTP_CUDA_PANEL / row_bytes);
+	if (*rows)
+		return DTP_OK;
+	return dtp_fail(err, DTP_FAILED, "a row of %" PRIu64 " bytes is more than the %" PRIu64 " that a weight is turned by", row_bytes,
+			DTP_CUDA_PANEL);
+}
+
 /* As many rows at a time as the panel holds.  The stream keeps rows from being copied there before those before them are turned. */
 static enum dtp_code write_turned(struct dtp_cuda *cu, const struct dtp_cuda_weight *w, int64_t row0, int64_t nrows, const void *src,
 				  enum dtp_dtype src_type, cudaEvent_t read, struct dtp_err *err)
 {
 	uint64_t row = (uint64_t)w->at.k * dtp_dtype_size(src_type);
-	int64_t most = (int64_t)(DTP_CUDA_PANEL / row);
-	enum dtp_code rc = DTP_OK;
+	int64_t most;
+	enum dtp_code rc = panel_rows(row, &most, err);
 
-	if (!most)
-		return dtp_fail(err, DTP_FAILED, "a row of %" PRIu64 " bytes is more than the %" PRIu64 " that a weight is turned by", row,
-				DTP_CUDA_PANEL);
 	for (int64_t i = 0, n; i < nrows && !rc; i += n) {
 		n = nrows - i < most ? nrows - i : most;
 		rc = DTP_CUDA(cudaMemcpyAsync(cu->panel, (const char *)src + (uint64_t)i * row, (uint64_t)n * row, cudaMemcpyHostToDevice,
@@ -154,4 +160,54 @@ enum dtp_code dtp_cuda_weight_write(struct dtp_backend *be, struct dtp_weight *w
 		rc = DTP_CUDA(cudaEventSynchronize(read), err);
 	cudaEventDestroy(read);
 	return rc;
+}
+
+/* ---- values that are made here */
+
+/* The weight's rows [row0, row0 + rows of dst): what f says of them, into dst [n,k]. */
+static enum dtp_code fill(struct dtp_cuda *cu, struct dtp_tensor dst, const struct dtp_fill *f, int64_t row0, struct dtp_err *err)
+{
+	int64_t first = 0; /* of the run, in the weight */
+	enum dtp_code rc = DTP_OK;
+
+	for (int i = 0; !rc && i < f->nruns; first += f->run[i].end - f->run[i].begin, i++) {
+		int64_t begin = f->run[i].begin, n = f->run[i].end - begin, from = 0, end = n;
+		if (f->columns) {
+			rc = DTP_CUDA(dtp_k_fill(cu->stream, dtp_narrow(dst, 1, first, n), f, row0, begin), err);
+			continue;
+		}
+		if (first < row0)
+			from = row0 - first;
+		if (first + end > row0 + dst.shape[0])
+			end = row0 + dst.shape[0] - first;
+		if (from < end)
+			rc = DTP_CUDA(dtp_k_fill(cu->stream, dtp_narrow(dst, 0, first + from - row0, end - from), f, begin + from, 0), err);
+	}
+	return rc;
+}
+
+/* As many rows at a time as the panel holds, as write_turned. */
+static enum dtp_code fill_turned(struct dtp_cuda *cu, const struct dtp_cuda_weight *w, const struct dtp_fill *f, struct dtp_err *err)
+{
+	int64_t most;
+	enum dtp_code rc = panel_rows((uint64_t)w->at.k * sizeof(float), &most, err);
+
+	for (int64_t i = 0, n; i < w->at.n && !rc; i += n) {
+		n = w->at.n - i < most ? w->at.n - i : most;
+		rc = fill(cu, dtp_tensor_make(cu->panel, DTP_F32, 2, (int64_t[]){n, w->at.k}), f, i, err);
+		if (!rc)
+			rc = turn(cu, w, i, n, cu->panel, DTP_F32, err);
+	}
+	return rc;
+}
+
+enum dtp_code dtp_cuda_weight_fill(struct dtp_backend *be, struct dtp_weight *weight, const struct dtp_fill *f, struct dtp_err *err)
+{
+	struct dtp_cuda *cu = dtp_cuda_of(be);
+	const struct dtp_cuda_weight *w = dtp_cuda_weight_of(weight);
+	bool straight = w->base.kind == DTP_WEIGHT_MATRIX || w->base.kind == DTP_WEIGHT_TABLE;
+
+	if (!w->at.n || !w->at.k)
+		return DTP_OK;
+	return straight ? fill(cu, rows_of(w, be->compute, 0, w->at.n), f, 0, err) : fill_turned(cu, w, f, err);
 }

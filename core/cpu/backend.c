@@ -63,6 +63,7 @@ static const struct dtp_backend_ops cpu_ops = {
 	.memory = dtp_cpu_memory,
 	.weight_new = dtp_cpu_weight_new,
 	.weight_write = dtp_cpu_weight_write,
+	.weight_fill = dtp_cpu_weight_fill,
 	.low_rank_add = dtp_cpu_low_rank_add,
 	.weight_free = dtp_cpu_weight_free,
 	.weight_bytes = weight_bytes,

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "vec.h"
 
+#include "fill.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -188,6 +190,13 @@ DTP_CLONES void dtp_vec_scale(float *x, float a, int64_t n)
 #pragma omp simd
 	for (int64_t i = 0; i < n; i++)
 		x[i] *= a;
+}
+
+DTP_CLONES void dtp_vec_fill(float *x, uint32_t key, int64_t first, float mean, float scale, int64_t n)
+{
+#pragma omp simd
+	for (int64_t i = 0; i < n; i++)
+		x[i] = dtp_fill_value(key, (uint32_t)first + (uint32_t)i, mean, scale);
 }
 
 DTP_CLONES void dtp_vec_mul(float *restrict x, const float *restrict y, int64_t n)

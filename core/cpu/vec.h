@@ -33,6 +33,8 @@ void dtp_vec_exp(float *x, int64_t n);
 /* x = 2^(scale * (x - max)) in place, for max >= x; returns the sum.  What is below 2^-126 may become 0. */
 float dtp_vec_softmax(float *x, float scale, float max, int64_t n);
 
+/* x[i] = the value of column first + i (fill.h). */
+void dtp_vec_fill(float *x, uint32_t key, int64_t first, float mean, float scale, int64_t n);
 void dtp_vec_scale(float *x, float a, int64_t n);              /* x *= a */
 void dtp_vec_mul(float *x, const float *y, int64_t n);         /* x *= y */
 void dtp_vec_add_scaled(float *x, const float *y, float a, int64_t n);         /* x += a*y */

@@ -724,6 +724,108 @@ static void kernel_weights(void **state)
 	}
 }
 
+/* ---- values that are made on the device: those of core/fill.h, to the bit */
+
+/* Element i of a dimension of the slice, in the whole. */
+static int64_t in_whole(const struct dtp_fill *f, int64_t i)
+{
+	for (int r = 0; r < f->nruns; r++) {
+		int64_t length = f->run[r].end - f->run[r].begin;
+		if (i < length)
+			return f->run[r].begin + i;
+		i -= length;
+	}
+	return -1;
+}
+
+static float filled(const struct dtp_fill *f, enum dtp_dtype t, int64_t row, int64_t col)
+{
+	uint32_t key = dtp_fill_key(f->seed, f->columns ? row : in_whole(f, row));
+	return dtp_round_to(t, dtp_fill_value(key, (uint32_t)(f->columns ? in_whole(f, col) : col), f->mean, f->scale));
+}
+
+static void kernel_fill(void **state)
+{
+	(void)state;
+	FOR_EACH_TYPE(be, t)
+		for (size_t i = 0; i < 2 * NSIZES; i++) {
+			int64_t m = sizes[i / 2][0], k = sizes[i / 2][1];
+			struct dtp_fill f = {.seed = 12345 + i, .scale = 0x1.9p-22f};
+			struct dtp_tensor out = make2(t, m, k, sizes[i / 2][2], NULL), dev = to_device(out, shift_of(i, t));
+			OK(dtp_k_fill(NULL, dev, &f, INT64_C(5000000000) + (int64_t)i, 7));
+			to_host(out, dev);
+			float *got = values_of(out);
+			for (int64_t j = 0; j < m * k; j++) {
+				uint32_t key = dtp_fill_key(f.seed, INT64_C(5000000000) + (int64_t)i + j / k);
+				assert_true(got[j] == dtp_round_to(t, dtp_fill_value(key, (uint32_t)(7 + j % k), f.mean, f.scale)));
+			}
+			free(got), free(out.data);
+		}
+}
+
+/* Whole weights, through both backends: the layout of each kind, and slices of several runs. */
+static void check_filled(enum dtp_dtype t, struct dtp_backend *cpu, enum dtp_weight_kind kind, int ndim, const int64_t *shape,
+			 const struct dtp_fill *f)
+{
+	struct dtp_cuda_options options = {.mon = &dtp_monitor_none};
+	struct dtp_backend *be;
+	struct dtp_weight *w, *same;
+
+	MUST(dtp_backend_cuda(t, &options, &be, err));
+	MUST(be->ops->weight_new(be, kind, ndim, shape, &w, err));
+	MUST(be->ops->weight_fill(be, w, f, err));
+	MUST(be->ops->sync(be, err));
+	const struct dtp_cuda_weight *cw = dtp_cuda_weight_of(w);
+	int64_t n = cw->at.n, k = cw->at.k, C = kind == DTP_WEIGHT_CONV ? shape[1] : k, taps = k / C;
+	bool vector = kind == DTP_WEIGHT_VECTOR;
+	struct dtp_tensor own = make2(vector ? DTP_F32 : t, n, k, cw->at.pitch - k, NULL), dev = own;
+	dev.data = cw->data;
+	to_host(own, dev);
+	float *got = values_of(own);
+	for (int64_t i = 0; i < n * k; i++) /* [kh * kw, C] of [C, kh * kw] */
+		assert_true(got[i] == filled(f, t, i / k, i % k % C * taps + i % k / C));
+	if (vector && t != DTP_F32) {
+		struct dtp_tensor typed = make2(t, n, 1, 0, NULL), from = typed;
+		from.data = (void *)(uintptr_t)dtp_cuda_vector_as(w, t);
+		to_host(typed, from);
+		float *v = values_of(typed);
+		assert_memory_equal(v, got, (size_t)n * sizeof *v);
+		free(v), free(typed.data);
+	}
+	if (vector || kind == DTP_WEIGHT_TABLE) { /* the CPU's other kinds are packed: tests/test_synthetic.c looks into them */
+		MUST(cpu->ops->weight_new(cpu, kind, ndim, shape, &same, err));
+		MUST(cpu->ops->weight_fill(cpu, same, f, err));
+		float *v = malloc((size_t)(n * k) * sizeof *v + 1);
+		dtp_to_f32(v, dtp_cpu_weight_of(same)->data, vector ? DTP_F32 : t, (size_t)(n * k));
+		assert_memory_equal(v, got, (size_t)(n * k) * sizeof *v);
+		free(v);
+		cpu->ops->weight_free(cpu, same);
+	}
+	free(got), free(own.data);
+	be->ops->weight_free(be, w);
+	be->ops->destroy(be);
+}
+
+static void kernel_filled_weights(void **state)
+{
+	const struct dtp_fill rows = {.seed = 1, .scale = 0x1.9p-22f, .nruns = 3, .run = {{3, 10}, {10, 10}, {170, 213}}};
+	const struct dtp_fill columns = {.seed = 2, .scale = 0x1.1p-24f, .columns = true, .nruns = 2, .run = {{8, 16}, {33, 60}}};
+	const struct dtp_fill filters = {.seed = 3, .scale = 0x1p-23f, .nruns = 1, .run = {{0, 3}}}, ones = {.seed = 4, .mean = 1, .nruns = 1, .run = {{0, 3}}};
+	const struct dtp_fill nothing = {.seed = 5, .scale = 1, .nruns = 0};
+
+	(void)state;
+	FOR_EACH_TYPE(be, t) {
+		check_filled(t, be, DTP_WEIGHT_MATRIX, 2, (int64_t[]){50, 24}, &rows);
+		check_filled(t, be, DTP_WEIGHT_MATRIX, 2, (int64_t[]){7, 35}, &columns);
+		check_filled(t, be, DTP_WEIGHT_TABLE, 2, (int64_t[]){50, 21}, &rows);
+		check_filled(t, be, DTP_WEIGHT_TABLE, 2, (int64_t[]){70, 35}, &columns);
+		check_filled(t, be, DTP_WEIGHT_CONV, 4, (int64_t[]){3, 5, 3, 3}, &filters);
+		check_filled(t, be, DTP_WEIGHT_VECTOR, 1, (int64_t[]){50}, &rows);
+		check_filled(t, be, DTP_WEIGHT_VECTOR, 1, (int64_t[]){3}, &ones);
+		check_filled(t, be, DTP_WEIGHT_MATRIX, 2, (int64_t[]){0, 24}, &nothing);
+	}
+}
+
 /* ---- rows do not know of each other: half of them give the bits that all give */
 static void kernel_rows_alone(void **state)
 {
@@ -750,6 +852,7 @@ static void kernel_refused(void **state)
 	float *v = (float *)device(64), *off = (float *)(device(65) + 1);
 	struct dtp_tensor none = {0}, heads = dtp_split_last(good, 2, 8), flat;
 	struct dtp_attention a = {.scale = 1, .key_end = 2, .group = 1};
+	struct dtp_fill nothing = {0};
 	i32.dtype = DTP_I32;
 	flat = dtp_tensor_make(good.data, DTP_BF16, 1, &n);
 #define REFUSED(call) assert_int_equal(call, cudaErrorInvalidValue)
@@ -792,6 +895,8 @@ static void kernel_refused(void **state)
 	REFUSED(dtp_k_quantise(NULL, (uint8_t *)v, shifted));
 	REFUSED(dtp_k_vector(NULL, off, DTP_BF16, flat));
 	REFUSED(dtp_k_filters(NULL, shifted, picture));
+	REFUSED(dtp_k_fill(NULL, bad, &nothing, 0, 0));
+	REFUSED(dtp_k_fill(NULL, i32, &nothing, 0, 0));
 	free(x.data);
 	free_device();
 }
@@ -812,6 +917,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(kernel_group_norm),	     cmocka_unit_test(kernel_window),
 		cmocka_unit_test(kernel_upsample2x),	     cmocka_unit_test(kernel_patchify),
 		cmocka_unit_test(kernel_quantise),	     cmocka_unit_test(kernel_weights),
+		cmocka_unit_test(kernel_fill),		     cmocka_unit_test(kernel_filled_weights),
 		cmocka_unit_test(kernel_rows_alone),	     cmocka_unit_test(kernel_refused),
 	};
 	int failed = 0;
