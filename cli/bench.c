@@ -159,8 +159,8 @@ static void print_table(const struct dtp_rank *r, const struct measured *m)
 	char dp[32] = "";
 	if (r->args->dp_degree > 1)
 		snprintf(dp, sizeof dp, "dp %d x ", (int)r->args->dp_degree);
-	printf("%s %dx%d, %d steps, %stp %d, %d threads, peak %.0f GFLOP/s %s, %d run%s in %s\n\n",
-	       dtp_pipeline_class(r->pipeline), (int)r->request.width, (int)r->request.height, r->request.steps, dp,
+	printf("%s%s %dx%d, %d steps, %stp %d, %d threads, peak %.0f GFLOP/s %s, %d run%s in %s\n\n",
+	       dtp_pipeline_class(r->pipeline), r->args->synthetic ? " (synthetic)" : "", (int)r->request.width, (int)r->request.height, r->request.steps, dp,
 	       r->options.tp_degree, r->threads_in_all, peak * 1e-9, r->options.compute == DTP_F32 ? "fp32" : "bf16", (int)r->args->repeat,
 	       r->args->repeat == 1 ? "" : "s", dtp_seconds_text(m->seconds).s);
 	printf("%-18s %5s %9s %9s %8s %5s %9s %6s %7s %9s %8s %9s\n", "phase", "calls", "median s", "min s", "GFLOP/s",
@@ -220,6 +220,7 @@ static enum dtp_code print_json(const struct dtp_rank *r, const struct measured 
 	snprintf(seed, sizeof seed, "%llu", (unsigned long long)r->request.seed);
 	cJSON_AddStringToObject(o, "difftp", DTP_VERSION);
 	cJSON_AddStringToObject(o, "model", r->options.model);
+	cJSON_AddBoolToObject(o, "synthetic", r->args->synthetic);
 	cJSON_AddStringToObject(o, "class", dtp_pipeline_class(r->pipeline));
 	cJSON_AddStringToObject(o, "plan", dtp_pipeline_plan(r->pipeline));
 	cJSON_AddStringToObject(o, "dtype", r->options.compute == DTP_F32 ? "fp32" : "bf16");

@@ -53,6 +53,8 @@ static bool applies(const struct dtp_args *args, const struct dtp_option *o)
 		return false;
 	if (args->prompt_embeds && dtp_embeds_exclude(o->offset))
 		return false;
+	if (args->synthetic && dtp_synthetic_excludes(o->offset))
+		return false;
 	if (o->offset == offsetof(struct dtp_args, reduce_dtype) && args->dtype == DTP_ARG_FP32) /* sums are no coarser than what is summed */
 		return false;
 	return !(size && has_its_size(args));

@@ -36,3 +36,34 @@ enum dtp_code dtp_embeds_options_check(const struct dtp_args *args, struct dtp_e
 				"--output is given", args->images.n ? "image" : args->grid ? "grid" : "dump-stages");
 	return DTP_OK;
 }
+
+static const struct {
+	size_t offset;
+	const char *name;
+} read_from_files[] = { /* what --synthetic computes, or does without */
+	{offsetof(struct dtp_args, prompt), "prompt"},
+	{offsetof(struct dtp_args, negative_prompt), "negative-prompt"},
+	{offsetof(struct dtp_args, system_message), "system-message"},
+	{offsetof(struct dtp_args, prompt_embeds), "prompt-embeds"},
+	{offsetof(struct dtp_args, transformer), "transformer"},
+	{offsetof(struct dtp_args, variant), "variant"},
+	{offsetof(struct dtp_args, loras), "lora"},
+};
+#define NREAD (sizeof read_from_files / sizeof read_from_files[0])
+
+bool dtp_synthetic_excludes(size_t offset)
+{
+	for (size_t i = 0; i < NREAD; i++)
+		if (read_from_files[i].offset == offset)
+			return true;
+	return false;
+}
+
+enum dtp_code dtp_synthetic_options_check(const struct dtp_args *args, struct dtp_err *err)
+{
+	for (size_t i = 0; args->synthetic && i < NREAD; i++)
+		if (dtp_args_given(args, read_from_files[i].offset))
+			return dtp_fail(err, DTP_REFUSED, "option '--synthetic' computes weights and tokens from the configurations: --%s does not go "
+					"with it", read_from_files[i].name);
+	return DTP_OK;
+}

@@ -106,7 +106,7 @@ struct dtp_args {
 	uint64_t seed;
 	int dtype, reduce_dtype, device, attention /* enum dtp_cuda_attention */, overlap /* enum dtp_overlap */, output_type, guidance_passes, offload, launcher, progress;
 	bool exact_timesteps, keep_text_encoder, oversubscribe, no_metadata, force, resume, show, preview, json, quiet, suggest, diff, check;
-	bool free_run;
+	bool free_run, synthetic;
 	bool help, version;
 	const char *from, *grid;
 	bool beside_whole; /* set by the command: see struct dtp_options */

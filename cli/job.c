@@ -528,7 +528,7 @@ static enum dtp_code start(const struct dtp_args *args, bool writes, struct dtp_
 {
 	if (!args->model)
 		return dtp_fail(err, DTP_REFUSED, "option '--model' is missing: the folder of the pipeline");
-	if (dtp_embeds_options_check(args, err) || dtp_place_find(args->launcher, place, err))
+	if (dtp_embeds_options_check(args, err) || dtp_synthetic_options_check(args, err) || dtp_place_find(args->launcher, place, err))
 		return err->code;
 	if (DTP_GIVEN(args, rendezvous) && !place->launcher)
 		return dtp_fail(err, DTP_REFUSED,

@@ -15,7 +15,7 @@ const char *const dtp_group_titles[DTP_NGROUPS] = {
 #define AT(member) offsetof(struct dtp_args, member)
 
 const struct dtp_option dtp_options[] = {
-	{.name = "model", .may_differ = true, .letter = 'm', .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL,
+	{.name = "model", .aliases = "config", .may_differ = true, .letter = 'm', .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL,
 	 .commands = DTP_CMD_ASK | DTP_CMD_DOCTOR | DTP_CMD_SHARD | DTP_CMD_DECODE | DTP_CMD_RECIPE,
 	 .offset = AT(model), .env = "DIFFTP_MODEL", .value = "DIR|NAME",
 	 .text = "pipeline folder in the diffusers layout (model_index.json, transformer/, text_encoder/, ...), or the name of a model in "
@@ -194,6 +194,10 @@ const struct dtp_option dtp_options[] = {
 	 .text = "refuse a run in which a rank would take more than this (16GB, 512MiB): one size for all ranks, or one for each",
 	 .def = "what the machine has"},
 
+	{.name = "synthetic", .run_only = true, .kind = DTP_OPT_SWITCH, .group = DTP_GROUP_BENCH, .commands = DTP_CMD_BENCH | DTP_CMD_PLAN,
+	 .offset = AT(synthetic),
+	 .text = "compute the weights and the prompt's tokens instead of reading them: the same values at any degree and on any device; the "
+	 "folder needs its configurations only (model_index.json, */config.json, scheduler/scheduler_config.json)"},
 	{.name = "repeat", .run_only = true, .kind = DTP_OPT_INT, .group = DTP_GROUP_BENCH, .commands = DTP_CMD_BENCH, .offset = AT(repeat),
 	 .value = "N", .min = 1, .max = 1000, .text = "how often the whole pipeline runs", .def = "1"},
 

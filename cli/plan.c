@@ -4,6 +4,7 @@
 
 #include "commands.h"
 #include "device.h"
+#include "exclude.h"
 #include "file.h"
 #include "plan_make.h"
 #include "progress.h"
@@ -237,5 +238,7 @@ enum dtp_code dtp_cmd_plan(const struct dtp_args *args, char **argv, struct dtp_
 		return dtp_fail(err, DTP_REFUSED, "unexpected argument '%s': two plans are compared with --diff", args->word[0]);
 	if (!args->model)
 		return dtp_fail(err, DTP_REFUSED, "option '--model' is missing: the folder of the pipeline");
+	if (dtp_synthetic_options_check(args, err))
+		return err->code;
 	return args->suggest ? dtp_plan_suggest(args, err) : report(args, err);
 }

@@ -151,7 +151,7 @@ enum dtp_code dtp_recipe_texts_make(struct dtp_rank *rank, const struct dtp_args
 	const struct dtp_sources *sources;
 
 	*out = (struct dtp_recipe_texts){0};
-	if (args->no_metadata)
+	if (args->no_metadata || args->synthetic) /* of a model that is nowhere, nobody could draw it again */
 		return DTP_OK;
 	if (dtp_rank_sources(rank, &sources, err))
 		return err->code;

@@ -27,6 +27,7 @@ void dtp_request_make(const struct dtp_args *args, struct dtp_options *options, 
 		.encode_only = args->save_prompt_embeds && !args->output,
 		.beside_whole = args->beside_whole,
 		.references = args->images.n > 0,
+		.synthetic = args->synthetic,
 	};
 	*request = (struct dtp_request){
 		.prompt = args->prompt ? args->prompt : "",

@@ -4,6 +4,7 @@
 # Each file with its mode and its place below PREFIX.
 INSTALLED := difftp:755:bin/difftp docs/difftp.1:644:share/man/man1/difftp.1 \
 	$(foreach f,$(PLANS),$f:644:share/difftp/$f) $(foreach f,README.md CHANGELOG.md $(wildcard docs/*.md docs/demo/*),$f:644:share/doc/difftp/$f)
+INSTALLED += $(foreach f,$(shell find tests/models/configs -type f),$f:644:share/difftp/$(f:tests/models/%=%))
 SHELLS := bash:bash-completion/completions/difftp zsh:zsh/site-functions/_difftp fish:fish/vendor_completions.d/difftp.fish
 INSTALLED += $(foreach s,$(SHELLS),$(B)/completion/$(firstword $(subst :, ,$s)):644:share/$(lastword $(subst :, ,$s)))
 
@@ -18,8 +19,7 @@ install: difftp $(foreach s,$(SHELLS),$(B)/completion/$(firstword $(subst :, ,$s
 	done
 uninstall:
 	@set -e; for f in $(INSTALLED); do rm -f '$(DESTDIR)$(PREFIX)'/$${f##*:}; done
-	@for d in share/difftp/plans share/difftp share/doc/difftp/docs/demo share/doc/difftp/docs share/doc/difftp; do \
-		rmdir '$(DESTDIR)$(PREFIX)'/$$d 2>/dev/null || :; done
+	@find '$(DESTDIR)$(PREFIX)/share/difftp' '$(DESTDIR)$(PREFIX)/share/doc/difftp' -depth -type d -empty -delete 2>/dev/null || :
 
 # The committed sources, the same bytes whoever packs them.
 dist:

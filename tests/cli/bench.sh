@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # difftp bench: its table, and every documented key of its JSON.
 . tests/lib.sh
+: "${TESTBIN:?the folder of the test programs}"
 model=tests/models/klein-tiny
 
 bench() {
@@ -58,5 +59,95 @@ mkdir "$dir/out"
 [ -z "$(ls -A "$dir/out")" ] || fail "left behind: $(ls -A "$dir/out")"
 bench --steps 1 -q -o "$dir/out/x.png"
 [ "$(ls -A "$dir/out")" = x.png ] || fail "the folder holds: $(ls -A "$dir/out")"
+done_
+
+# ---- without weights: a folder that has nothing but configurations
+rm -r "$dir/out"
+configurations() { # NAME: those of a model, as $dir/NAME
+	mkdir -p "$dir/$1"
+	(cd "tests/models/$1" && cp --parents model_index.json ./*/config.json scheduler/scheduler_config.json "$dir/$1")
+}
+synthetic() { # NAME OPTION...
+	folder=$dir/$1
+	shift
+	"$DIFFTP" bench --synthetic --config "$folder" --height 64 --width 64 --max-sequence-length 32 --seed 1 "$@" \
+		>"$dir/stdout" 2>"$dir/stderr" </dev/null
+	rc=$?
+}
+for m in klein-tiny dev-tiny; do configurations $m; done
+
+case_ synthetic_from_configurations_alone
+[ -z "$(find "$dir/klein-tiny" -name '*.safetensors' -o -name '*token*')" ] || fail "there is more than configurations"
+for m in klein-tiny dev-tiny; do
+	for tp in 1 2; do
+		synthetic $m --tp-degree $tp --steps 2 --json -q
+		[ $rc -eq 0 ] || fail "$m at $tp: exit code $rc: $(cat "$dir/stderr")"
+		[ "$("$TESTBIN/tool_json" "$dir/stdout" synthetic)" = true ] || fail "$m at $tp: $(cat "$dir/stdout")"
+		[ "$("$TESTBIN/tool_json" "$dir/stdout" phases.0.name)" = "load text_encoder" ] || fail "$m at $tp: $(cat "$dir/stdout")"
+		[ "$("$TESTBIN/tool_json" "$dir/stdout" phases.0.bytes_read)" = 0 ] || fail "$m at $tp: something was read: $(cat "$dir/stdout")"
+	done
+done
+synthetic klein-tiny --steps 1 --image tests/reference/klein-edit-tiny/input_ref_a.png
+[ $rc -eq 0 ] || fail "with a reference: exit code $rc: $(cat "$dir/stderr")"
+grep -Eq '^Flux2KleinPipeline \(synthetic\) 64x64, 1 steps, ' "$dir/stdout" || fail "$(cat "$dir/stdout")"
+done_
+
+case_ synthetic_is_always_the_same
+synthetic klein-tiny --steps 1 -q -o "$dir/one.png"
+synthetic klein-tiny --steps 1 -q --threads 1 -o "$dir/two.png"
+cmp "$dir/one.png" "$dir/two.png" || fail "the pictures differ"
+# The weight files that a folder has beside its configurations are not looked at.
+"$DIFFTP" bench --synthetic --model tests/models/klein-tiny --height 64 --width 64 --max-sequence-length 32 --seed 1 --steps 1 -q -o "$dir/three.png" \
+	>"$dir/stdout" || fail "exit code $?"
+cmp "$dir/one.png" "$dir/three.png" || fail "the picture depends on weight files"
+"$DIFFTP" inspect "$dir/one.png" >"$dir/stdout" 2>&1
+grep -q 'what it was drawn of' "$dir/stdout" && fail "a record of a model that is nowhere: $(cat "$dir/stdout")"
+done_
+
+for o in prompt negative-prompt system-message prompt-embeds transformer variant lora; do
+	refuse synthetic_and_$o "option '--synthetic' computes weights and tokens from the configurations: --$o does not go with it" \
+		bench --synthetic --config "$dir/klein-tiny" --$o x
+done
+refuse synthetic_plan_and_lora "option '--synthetic' computes weights .*: --lora does not go with it" plan --synthetic --config "$dir/klein-tiny" --lora x
+
+case_ synthetic_beside_defaults
+mkdir -p "$dir/config/difftp"
+echo 'lora = no/such/file' >"$dir/config/difftp/config"
+XDG_CONFIG_HOME=$dir/config synthetic klein-tiny --steps 1 -q
+[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+done_
+
+refuse synthetic_without_folder "option '--model' is missing: the folder of the pipeline" bench --synthetic
+refuse synthetic_nowhere "model folder '$dir/nowhere' does not exist" bench --synthetic --config "$dir/nowhere"
+mkdir "$dir/empty"
+refuse synthetic_without_index "'$dir/empty' has no model_index.json" bench --synthetic --config "$dir/empty"
+for part in transformer text_encoder vae; do
+	mv "$dir/klein-tiny/$part/config.json" "$dir/kept"
+	refuse synthetic_without_$part "cannot open '$dir/klein-tiny/$part/config.json': No such file or directory" \
+		bench --synthetic --config "$dir/klein-tiny"
+	mv "$dir/kept" "$dir/klein-tiny/$part/config.json"
+done
+mv "$dir/klein-tiny/scheduler" "$dir/kept"
+refuse synthetic_without_scheduler "cannot open '$dir/klein-tiny/scheduler/scheduler_config.json': No such file or directory" \
+	bench --synthetic --config "$dir/klein-tiny"
+mv "$dir/kept" "$dir/klein-tiny/scheduler"
+refuse synthetic_is_of_bench_and_plan "option '--synthetic' is not one of this command's" generate --synthetic --model "$dir/klein-tiny" --prompt x
+
+# ---- the configurations of real models
+case_ configurations_of_real_models
+plan() { # NAME BYTES...: of text encoder, transformer and VAE
+	"$DIFFTP" plan --synthetic --config "tests/models/configs/$1" --json --devices 1x100TB >"$dir/stdout" 2>"$dir/stderr" ||
+		fail "$1: exit code $?: $(cat "$dir/stderr")"
+	i=0
+	for bytes in $2 $3 $4; do
+		got=$("$TESTBIN/tool_json" "$dir/stdout" components.$i.weight_bytes)
+		[ "$got" = "$bytes" ] || fail "$1: component $i has $got bytes, not $bytes"
+		i=$((i + 1))
+	done
+}
+# On a GPU matrices take 2 bytes a value, norms 4 and 2: dev's transformer 65536 more than its files, whose size plan.sh knows.
+plan klein-4b 6228756992 7751119872 99393238
+plan klein-9b 11664679424 18157203456 99393238
+plan dev 34688737280 64446627840 99393238
 done_
 finish

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Ranks on emulated GPUs: which rank has which, what is refused, how they sum.
 . tests/lib.sh
+: "${TESTBIN:?the folder of the test programs}"
 . tests/emulated.sh
 model=tests/models/klein-tiny
 export DIFFTP_EMU_STREAMS=deferred
@@ -116,4 +117,18 @@ DIFFTP_EMU_FAIL=ncclAllReduce:3 run -o "$dir/x.png"
 [ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"
 says 'rank [01] .*ncclAllReduce failed: unhandled system error (2), cuda/comm_nccl.c:'
 done_
+
+# ---- weights that are computed
+case_ synthetic_weights_on_gpus
+"$emulated/difftp" bench --synthetic --config tests/models/klein-tiny --height 32 --width 32 --steps 1 --seed 1 --max-sequence-length 16 \
+	--device cuda --tp-degree 2 -q --json >"$dir/stdout" 2>"$dir/stderr"
+rc=$?
+[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+for fact in device=cuda synthetic=true phases.0.bytes_read=0; do
+	got=$("$TESTBIN/tool_json" "$dir/stdout" "${fact%=*}")
+	[ "$got" = "${fact#*=}" ] || fail "${fact%=*} is $got"
+done
+done_
+# The same on GPUs as on one rank of CPUs, which the tests ask for by name.
+program synthetic_runs_on_gpus env DIFFTP="$emulated/difftp" "$TESTBIN/test_synthetic" synthetic_runs_klein
 finish

@@ -148,18 +148,7 @@ m=$dir/dev
 mkdir -p "$m"
 cp -r tests/models/dev-tiny/* "$m"
 rm "$m"/*/*.safetensors
-cat >"$m/transformer/config.json" <<'END'
-{"_class_name": "Flux2Transformer2DModel", "num_layers": 8, "num_single_layers": 48, "attention_head_dim": 128,
- "num_attention_heads": 48, "joint_attention_dim": 15360, "axes_dims_rope": [32, 32, 32, 32], "guidance_embeds": true}
-END
-cat >"$m/text_encoder/config.json" <<'END'
-{"architectures": ["Mistral3ForConditionalGeneration"], "text_config": {"vocab_size": 131072, "hidden_size": 5120,
- "intermediate_size": 32768, "num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
- "rms_norm_eps": 1e-5, "rope_theta": 1e9, "sliding_window": null}}
-END
-cat >"$m/vae/config.json" <<'END'
-{"_class_name": "AutoencoderKLFlux2", "block_out_channels": [128, 256, 512, 512]}
-END
+cp -r tests/models/configs/dev/. "$m"
 "$TESTBIN/tool_sparse" "$m" || fail "no sparse files"
 plan --model "$m" --tp-degree 8 --devices 8x24GB
 [ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"

@@ -812,6 +812,8 @@ static void kernel_filled_weights(void **state)
 	const struct dtp_fill columns = {.seed = 2, .scale = 0x1.1p-24f, .columns = true, .nruns = 2, .run = {{8, 16}, {33, 60}}};
 	const struct dtp_fill filters = {.seed = 3, .scale = 0x1p-23f, .nruns = 1, .run = {{0, 3}}}, ones = {.seed = 4, .mean = 1, .nruns = 1, .run = {{0, 3}}};
 	const struct dtp_fill nothing = {.seed = 5, .scale = 1, .nruns = 0};
+	enum { LONG = DTP_CUDA_PANEL / sizeof(float) + 77 };
+	const struct dtp_fill pieces = {.seed = 6, .scale = 0x1p-23f, .nruns = 3, .run = {{9, LONG - 80}, {LONG, LONG + 50}, {2 * LONG, 2 * LONG + 39}}};
 
 	(void)state;
 	FOR_EACH_TYPE(be, t) {
@@ -823,6 +825,9 @@ static void kernel_filled_weights(void **state)
 		check_filled(t, be, DTP_WEIGHT_VECTOR, 1, (int64_t[]){50}, &rows);
 		check_filled(t, be, DTP_WEIGHT_VECTOR, 1, (int64_t[]){3}, &ones);
 		check_filled(t, be, DTP_WEIGHT_MATRIX, 2, (int64_t[]){0, 24}, &nothing);
+		/* More than is turned at a time. */
+		if (t == DTP_F32)
+			check_filled(t, be, DTP_WEIGHT_VECTOR, 1, (int64_t[]){LONG}, &pieces);
 	}
 }
 
