@@ -17,4 +17,14 @@ for mode in eager deferred random; do
 	done
 done
 golden deferred golden_error_klein-tiny_64x64_bf16_tp2
+
+# Bytes of weights that all ranks read together, without those between slices.
+read_by() { # DEGREE
+	"$emulated/difftp" bench --model tests/models/klein-tiny --prompt x --height 64 --width 64 --steps 1 --tp-degree "$1" --json -q \
+		2>"$dir/err" | awk '/"bytes_read":/ { gsub(/[^0-9]/, ""); n += $0 } /"bytes_gaps":/ { gsub(/[^0-9]/, ""); n -= $0 } END { print n + 0 }'
+}
+case_ every_weight_is_read_once
+one=$(read_by 1) two=$(read_by 2)
+[ "$one" -gt 0 ] && [ "$one" -eq "$two" ] || fail "1 rank reads $one bytes, 2 ranks $two: $(cat "$dir/err")"
+done_
 finish
