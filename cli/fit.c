@@ -252,6 +252,11 @@ static void advise_all(struct dtp_pipeline *p, const struct dtp_options *o, cons
 		in_turn.passes_in_turn = true;
 		advise(o, &in_turn, b, "--guidance-passes in-turn", err);
 	}
+	if (r->output == DTP_OUTPUT_PNG) {
+		struct dtp_request latents = *r;
+		latents.output = DTP_OUTPUT_LATENT;
+		advise(o, &latents, b, "--output-type latent, for difftp decode elsewhere,", err);
+	}
 	if (replicas(b) > 1 && !b->here)
 		advise_fewer_replicas(o, r, b, err);
 	advise_degree(p, o, r, b, err);

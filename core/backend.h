@@ -168,8 +168,8 @@ struct dtp_backend_ops {
 				    const struct dtp_weight *b, int groups, float eps, struct dtp_err *);
 	enum dtp_code (*window)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor maps,
 				int64_t first, struct dtp_err *);
-	/* out [2h,2w,C] = nearest(x [h,w,C]). */
-	enum dtp_code (*upsample2x)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, struct dtp_err *);
+	/* Likewise out [r,2w+2,C] = the rows [first, first + r) of nearest(x [h,w,C]), which has 2h of them. */
+	enum dtp_code (*upsample2x)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, int64_t first, struct dtp_err *);
 	/* packed tokens [h*w, 4*C] -> picture [2h,2w,C]: z = tokens*std + mean per packed channel c*4+dy*2+dx, mean and std F32 [4C]
 	 * in backend memory as VECTOR weights: std = sqrt(var + eps). */
 	enum dtp_code (*unpatchify)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor tokens,

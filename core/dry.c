@@ -229,6 +229,12 @@ static enum dtp_code window(struct dtp_backend *be, struct dtp_tensor out, struc
 	return DTP_OK;
 }
 
+static enum dtp_code upsample2x(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, int64_t first, struct dtp_err *err)
+{
+	(void)be, (void)out, (void)x, (void)first, (void)err;
+	return DTP_OK;
+}
+
 static enum dtp_code patches(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *mean,
 			     const struct dtp_weight *var, float eps, struct dtp_err *err)
 {
@@ -293,7 +299,7 @@ static const struct dtp_backend_ops dry_ops = {
 	.group_norm = group_norm,
 	.group_maps = group_maps,
 	.window = window,
-	.upsample2x = two,
+	.upsample2x = upsample2x,
 	.unpatchify = patches,
 	.patchify = patches,
 	.quantise = quantise,

@@ -388,12 +388,12 @@ struct dtp_tensor dtp_group_norm(struct dtp_ctx *c, const struct dtp_layer *l, s
 }
 
 /* Rows of a strip.  A multiple of 4, so that convolutions that work in tiles cut each strip as they would the whole. */
-static int64_t strip_rows(struct dtp_tensor x)
+static int64_t strip_rows(int64_t h, int64_t w, int64_t channels, enum dtp_dtype t)
 {
-	int64_t row = (x.shape[1] + 2) * x.shape[2] * (int64_t)dtp_dtype_size(x.dtype), n = DTP_STRIP_BYTES / row / 4 * 4;
+	int64_t row = (w + 2) * channels * (int64_t)dtp_dtype_size(t), n = DTP_STRIP_BYTES / row / 4 * 4;
 
 	n = n > 4 ? n : 4;
-	return n < x.shape[0] ? n : x.shape[0];
+	return n < h ? n : h;
 }
 
 static struct dtp_tensor group_maps(struct dtp_ctx *c, const struct dtp_layer *norm, struct dtp_tensor x, int groups, float eps)
@@ -425,7 +425,7 @@ static struct dtp_tensor as_tokens(struct dtp_tensor x)
 void dtp_norm_conv(struct dtp_ctx *c, struct dtp_tensor out, bool add, const struct dtp_layer *norm, int groups, float eps,
 		   const struct dtp_layer *conv, struct dtp_tensor x)
 {
-	int64_t h = x.shape[0], w = x.shape[1], rows = strip_rows(x);
+	int64_t h = x.shape[0], w = x.shape[1], rows = strip_rows(h, w, x.shape[2], x.dtype);
 	uint64_t mark = dtp_arena_mark(&c->scratch);
 	struct dtp_tensor maps = group_maps(c, norm, x, groups, eps), strip = dtp_new3(c, rows + 2, w + 2, x.shape[2]), sum = {0};
 
@@ -442,15 +442,44 @@ void dtp_norm_conv(struct dtp_ctx *c, struct dtp_tensor out, bool add, const str
 	dtp_arena_release(&c->scratch, mark);
 }
 
-struct dtp_tensor dtp_upsample2x(struct dtp_ctx *c, struct dtp_tensor x)
+static void upsample(struct dtp_ctx *c, struct dtp_tensor out, struct dtp_tensor x, int64_t first)
 {
-	struct dtp_tensor y = dtp_new3(c, 2 * x.shape[0], 2 * x.shape[1], x.shape[2]);
 	double start;
-	if (begin(c, &start)) {
-		c->be->ops->upsample2x(c->be, y, x, &c->err);
-		end(c, DTP_OP_COPY, start, 0, 0);
+	if (!begin(c, &start))
+		return;
+	c->be->ops->upsample2x(c->be, out, x, first, &c->err);
+	end(c, DTP_OP_COPY, start, 0, 0);
+}
+
+void dtp_upsample_conv(struct dtp_ctx *c, struct dtp_tensor out, const struct dtp_layer *conv, struct dtp_tensor x)
+{
+	int64_t h = 2 * x.shape[0], w = 2 * x.shape[1], rows = strip_rows(h, w, x.shape[2], x.dtype);
+	uint64_t mark = dtp_arena_mark(&c->scratch);
+	struct dtp_tensor strip = dtp_new3(c, rows + 2, w + 2, x.shape[2]);
+
+	for (int64_t y = 0; y < h && dtp_ok(c); y += rows) {
+		int64_t n = h - y < rows ? h - y : rows;
+		upsample(c, dtp_narrow(strip, 0, 0, n + 2), x, y - 1);
+		dtp_conv_into(c, dtp_narrow(out, 0, y, n), conv, dtp_narrow(strip, 0, 0, n + 2), 1, 0, 0);
 	}
-	return y;
+	dtp_arena_release(&c->scratch, mark);
+}
+
+/* From the end where the result is larger, so that no strip of it covers what is still to be read. */
+struct dtp_tensor dtp_conv_over(struct dtp_ctx *c, const struct dtp_layer *conv, struct dtp_tensor x)
+{
+	int64_t h = x.shape[0], w = x.shape[1], N = conv->module->shape[0], rows = strip_rows(h, w, N, x.dtype), strips = (h + rows - 1) / rows;
+	uint64_t mark = dtp_arena_mark(&c->scratch);
+	struct dtp_tensor strip = dtp_new3(c, rows, w, N), out = dtp_tensor_make(x.data, x.dtype, 3, (int64_t[]){h, w, N});
+
+	for (int64_t i = 0; i < strips && dtp_ok(c); i++) {
+		int64_t y = (N > x.shape[2] ? strips - 1 - i : i) * rows, n = h - y < rows ? h - y : rows;
+		struct dtp_tensor part = dtp_narrow(strip, 0, 0, n);
+		dtp_conv_into(c, part, conv, dtp_narrow(x, 0, y, n), 1, 0, 0);
+		dtp_copy(c, dtp_narrow(out, 0, y, n), part);
+	}
+	dtp_arena_release(&c->scratch, mark);
+	return out;
 }
 
 struct dtp_tensor dtp_unpatchify(struct dtp_ctx *c, const struct dtp_layer *bn, struct dtp_tensor tokens, int64_t h, int64_t w,

@@ -117,7 +117,10 @@ struct dtp_tensor dtp_group_norm(struct dtp_ctx *c, const struct dtp_layer *l, s
 #define DTP_STRIP_BYTES (INT64_C(8) << 20)
 void dtp_norm_conv(struct dtp_ctx *c, struct dtp_tensor out, bool add, const struct dtp_layer *norm, int groups, float eps,
 		   const struct dtp_layer *conv, struct dtp_tensor x);
-struct dtp_tensor dtp_upsample2x(struct dtp_ctx *c, struct dtp_tensor x);
+/* out [2h, 2w, N] = conv(nearest(x [h, w, C])); 3x3, padded by 1.  The enlarged picture exists a strip at a time, likewise. */
+void dtp_upsample_conv(struct dtp_ctx *c, struct dtp_tensor out, const struct dtp_layer *conv, struct dtp_tensor x);
+/* conv(x [h, w, C]) -> [h, w, N] in the same place, x being no more; 1x1.  The place is as large as the larger of the two. */
+struct dtp_tensor dtp_conv_over(struct dtp_ctx *c, const struct dtp_layer *conv, struct dtp_tensor x);
 /* Packed tokens [h*w, 4C] -> picture [2h, 2w, C], with the batch norm `bn` (running mean and variance) undone. */
 struct dtp_tensor dtp_unpatchify(struct dtp_ctx *c, const struct dtp_layer *bn, struct dtp_tensor tokens, int64_t h, int64_t w,
 				 float eps);

@@ -16,18 +16,57 @@ static struct dtp_tensor pixels(struct dtp_tensor x)
 	return dtp_tensor_make(x.data, x.dtype, 2, (int64_t[]){x.shape[0] * x.shape[1], x.shape[2]});
 }
 
-/* x + conv2(silu(norm2(conv1(silu(norm1(x)))))), in place unless the number of channels changes. */
-static struct dtp_tensor resnet(struct dtp_ctx *c, const struct dtp_vae *v, const struct dtp_vae_resnet *r, struct dtp_tensor x)
+/* Room for two pictures at a time: the one at hand, and the one that is made of it.  Everything else is strips. */
+struct maps {
+	void *at[2];
+	int now; /* which holds the one at hand; it may be elsewhere at first */
+};
+
+static struct dtp_tensor other(const struct dtp_ctx *c, const struct maps *m, int64_t h, int64_t w, int64_t channels)
+{
+	return dtp_tensor_make(m->at[!m->now], c->be->compute, 3, (int64_t[]){h, w, channels});
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* For a half that begins with a picture of h x w and has these channels, level after level, in twice or half the size. */
+static struct maps new_maps(struct dtp_ctx *c, const int64_t *channels, int levels, bool up, int64_t h, int64_t w)
+{
+	int64_t need[2] = {0, 0}, in = channels[0];
+	struct maps m = {.now = 0};
+
+	for (int l = 0, now = 0; l < levels; l++) {
+		int64_t out = channels[l];
+		need[now] = most(need[now], h * w * most(in, out));
+		need[!now] = most(need[!now], h * w * out);
+		if (l + 1 == levels)
+			break;
+		h = up ? 2 * h : h / 2;
+		w = up ? 2 * w : w / 2;
+		need[!now] = most(need[!now], h * w * out);
+		now = !now;
+		in = out;
+	}
+	for (int i = 0; i < 2; i++)
+		m.at[i] = dtp_new(c, c->be->compute, 1, &need[i]).data;
+	return m;
+}
+
+/* x + conv2(silu(norm2(conv1(silu(norm1(x)))))), in x's place; m has room for what stands between the two. */
+static struct dtp_tensor resnet(struct dtp_ctx *c, const struct dtp_vae *v, const struct dtp_vae_resnet *r, struct dtp_tensor x,
+				const struct maps *m)
 {
 	int groups = (int)v->config.groups;
-	struct dtp_tensor base = r->has_shortcut ? dtp_conv(c, &r->shortcut, x, 1, 0, 0) : x;
-	uint64_t mark = dtp_arena_mark(&c->scratch);
-	struct dtp_tensor h = dtp_new3(c, x.shape[0], x.shape[1], base.shape[2]);
+	struct dtp_tensor h = other(c, m, x.shape[0], x.shape[1], r->conv1.module->shape[0]);
 
 	dtp_norm_conv(c, h, false, &r->norm1, groups, NORM_EPS, &r->conv1, x);
-	dtp_norm_conv(c, base, true, &r->norm2, groups, NORM_EPS, &r->conv2, h);
-	dtp_arena_release(&c->scratch, mark);
-	return base;
+	if (r->has_shortcut)
+		x = dtp_conv_over(c, &r->shortcut, x);
+	dtp_norm_conv(c, x, true, &r->norm2, groups, NORM_EPS, &r->conv2, h);
+	return x;
 }
 
 static void attention(struct dtp_ctx *c, const struct dtp_vae *v, const struct dtp_vae_attention *a, struct dtp_tensor x)
@@ -45,23 +84,28 @@ static void attention(struct dtp_ctx *c, const struct dtp_vae *v, const struct d
 	dtp_arena_release(&c->scratch, mark);
 }
 
-static struct dtp_tensor mid_block(struct dtp_ctx *c, const struct dtp_vae *v, const struct dtp_vae_half *d, struct dtp_tensor x)
+static void mid_block(struct dtp_ctx *c, const struct dtp_vae *v, const struct dtp_vae_half *d, struct dtp_tensor x, const struct maps *m)
 {
-	x = resnet(c, v, &d->mid[0], x);
+	resnet(c, v, &d->mid[0], x, m);
 	if (v->config.mid_attention)
 		attention(c, v, &d->attention, x);
-	return resnet(c, v, &d->mid[1], x);
+	resnet(c, v, &d->mid[1], x, m);
 }
 
 /* ---- encoder */
 
-static struct dtp_tensor down_block(struct dtp_ctx *c, const struct dtp_vae *v, int level, struct dtp_tensor x)
+static struct dtp_tensor down_block(struct dtp_ctx *c, const struct dtp_vae *v, int level, struct dtp_tensor x, struct maps *m)
 {
 	const struct dtp_vae_half *e = &v->encoder;
 
 	for (int i = 0; i < v->config.layers_per_block; i++)
-		x = resnet(c, v, &e->resnet[level][i], x);
-	return level + 1 == v->config.levels ? x : dtp_conv(c, &e->sampler[level], x, 2, 0, 1);
+		x = resnet(c, v, &e->resnet[level][i], x, m);
+	if (level + 1 == v->config.levels)
+		return x;
+	struct dtp_tensor out = other(c, m, x.shape[0] / 2, x.shape[1] / 2, x.shape[2]);
+	dtp_conv_into(c, out, &e->sampler[level], x, 2, 0, 1);
+	m->now = !m->now;
+	return out;
 }
 
 struct dtp_tensor dtp_vae_encode(struct dtp_ctx *c, const struct dtp_vae *v, struct dtp_tensor picture, int image)
@@ -74,13 +118,15 @@ struct dtp_tensor dtp_vae_encode(struct dtp_ctx *c, const struct dtp_vae *v, str
 	struct dtp_tensor latents = dtp_new3(c, picture.shape[0] / scale, picture.shape[1] / scale, cfg->latent_channels);
 	uint64_t mark = dtp_arena_mark(&c->scratch);
 	dtp_stage_picture(c, picture, "image.%d.preprocessed", image);
-	struct dtp_tensor x = dtp_conv(c, &e->conv_in, picture, 1, 1, 1);
+	struct maps m = new_maps(c, cfg->encoder_channels, cfg->levels, false, picture.shape[0], picture.shape[1]);
+	struct dtp_tensor x = dtp_tensor_make(m.at[0], c->be->compute, 3, (int64_t[]){picture.shape[0], picture.shape[1], cfg->encoder_channels[0]});
+	dtp_conv_into(c, x, &e->conv_in, picture, 1, 1, 1);
 	for (int i = 0; i < cfg->levels; i++) {
-		x = down_block(c, v, i, x);
+		x = down_block(c, v, i, x, &m);
 		if (image == 0)
 			dtp_stage_picture(c, x, "image.0.encoder.down.%d", i);
 	}
-	x = mid_block(c, v, e, x);
+	mid_block(c, v, e, x, &m);
 	if (image == 0)
 		dtp_stage_picture(c, x, "image.0.encoder.mid");
 	struct dtp_tensor moments = dtp_new3(c, x.shape[0], x.shape[1], 2 * cfg->latent_channels);
@@ -100,19 +146,35 @@ struct dtp_tensor dtp_vae_pack(struct dtp_ctx *c, const struct dtp_vae *v, struc
 
 /* ---- decoder */
 
-static struct dtp_tensor up_block(struct dtp_ctx *c, const struct dtp_vae *v, int level, struct dtp_tensor x)
+static struct dtp_tensor up_block(struct dtp_ctx *c, const struct dtp_vae *v, int level, struct dtp_tensor x, struct maps *m)
 {
 	const struct dtp_vae_half *d = &v->decoder;
 
 	for (int i = 0; i <= v->config.layers_per_block; i++)
-		x = resnet(c, v, &d->resnet[level][i], x);
+		x = resnet(c, v, &d->resnet[level][i], x, m);
 	if (level + 1 == v->config.levels)
 		return x;
-	struct dtp_tensor out = dtp_new3(c, 2 * x.shape[0], 2 * x.shape[1], x.shape[2]);
-	uint64_t mark = dtp_arena_mark(&c->scratch);
-	dtp_conv_into(c, out, &d->sampler[level], dtp_upsample2x(c, x), 1, 1, 1);
-	dtp_arena_release(&c->scratch, mark);
+	struct dtp_tensor out = other(c, m, 2 * x.shape[0], 2 * x.shape[1], x.shape[2]);
+	dtp_upsample_conv(c, out, &d->sampler[level], x);
+	m->now = !m->now;
 	return out;
+}
+
+/* The part that works in the latents' size, before there is room for larger pictures. */
+static void decode_small(struct dtp_ctx *c, const struct dtp_vae *v, struct dtp_tensor x, struct dtp_tensor latents)
+{
+	uint64_t mark = dtp_arena_mark(&c->scratch);
+	struct maps m = new_maps(c, &x.shape[2], 1, true, x.shape[0], x.shape[1]);
+
+	if (v->config.post_quant_conv) {
+		latents = dtp_conv(c, &v->post_quant, latents, 1, 0, 0);
+		dtp_stage_picture(c, latents, "vae.post_quant_conv");
+	}
+	dtp_conv_into(c, x, &v->decoder.conv_in, latents, 1, 1, 1);
+	dtp_stage_picture(c, x, "vae.conv_in");
+	mid_block(c, v, &v->decoder, x, &m);
+	dtp_stage_picture(c, x, "vae.mid");
+	dtp_arena_release(&c->scratch, mark);
 }
 
 struct dtp_tensor dtp_vae_unpack(struct dtp_ctx *c, const struct dtp_vae *v, struct dtp_tensor tokens, int64_t h, int64_t w)
@@ -129,17 +191,14 @@ struct dtp_tensor dtp_vae_decode(struct dtp_ctx *c, const struct dtp_vae *v, str
 	c->tree = &v->tree;
 	struct dtp_tensor picture = dtp_new3(c, scale * latents.shape[0], scale * latents.shape[1], cfg->out_channels);
 	uint64_t mark = dtp_arena_mark(&c->scratch);
-	struct dtp_tensor x = latents;
-	if (cfg->post_quant_conv) {
-		x = dtp_conv(c, &v->post_quant, x, 1, 0, 0);
-		dtp_stage_picture(c, x, "vae.post_quant_conv");
-	}
-	x = dtp_conv(c, &d->conv_in, x, 1, 1, 1);
-	dtp_stage_picture(c, x, "vae.conv_in");
-	x = mid_block(c, v, d, x);
-	dtp_stage_picture(c, x, "vae.mid");
+	int64_t channels[DTP_VAE_MAX_LEVELS]; /* the deepest first */
+	for (int i = 0; i < cfg->levels; i++)
+		channels[i] = cfg->decoder_channels[cfg->levels - 1 - i];
+	struct dtp_tensor x = dtp_new3(c, latents.shape[0], latents.shape[1], channels[0]);
+	decode_small(c, v, x, latents);
+	struct maps m = new_maps(c, channels, cfg->levels, true, latents.shape[0], latents.shape[1]);
 	for (int i = 0; i < cfg->levels; i++) {
-		x = up_block(c, v, i, x);
+		x = up_block(c, v, i, x, &m);
 		dtp_stage_picture(c, x, "vae.up.%d", i);
 	}
 	if (c->dump) { /* the reference records the norm before its activation */

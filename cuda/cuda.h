@@ -128,7 +128,7 @@ enum dtp_code dtp_cuda_group_maps(struct dtp_backend *, struct dtp_tensor maps, 
 				  const struct dtp_weight *b, int groups, float eps, struct dtp_err *);
 enum dtp_code dtp_cuda_window(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, struct dtp_tensor maps, int64_t first,
 			      struct dtp_err *);
-enum dtp_code dtp_cuda_upsample2x(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, struct dtp_err *);
+enum dtp_code dtp_cuda_upsample2x(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, int64_t first, struct dtp_err *);
 enum dtp_code dtp_cuda_unpatchify(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor tokens, const struct dtp_weight *mean,
 				  const struct dtp_weight *var, float eps, struct dtp_err *);
 enum dtp_code dtp_cuda_patchify(struct dtp_backend *, struct dtp_tensor tokens, struct dtp_tensor x, const struct dtp_weight *mean,

@@ -2,26 +2,25 @@
 /* Pictures, channels-last: resampling, patches, bytes. */
 #include "device.cuh"
 
-/* A thread has a pack of the small picture, and writes it four times. */
+/* A thread has a pack of out [rows, 2w + 2, channels], which begins with row `first` of x [h, w, channels], doubled. */
 template <class T, int N>
 __global__ void __launch_bounds__(THREADS)
-upsample2x(T *out, const T *x, int64_t h, int64_t w, int64_t channels)
+upsample2x(T *out, const T *x, int64_t first, int64_t rows, int64_t h, int64_t w, int64_t channels)
 {
-	int64_t i = grid_index() * N, channel = i % channels, col = i / channels % w, row = i / channels / w;
+	int64_t i = grid_index() * N, channel = i % channels, pixel = i / channels;
+	int64_t col = pixel % (2 * w + 2) - 1, row = pixel / (2 * w + 2) + first;
+	pack<T, N> v = {};
 
-	if (row >= h)
+	if (row - first >= rows)
 		return;
-	pack<T, N> v = *reinterpret_cast<const pack<T, N> *>(x + i);
-	for (int64_t dy = 0; dy < 2; dy++)
-		for (int64_t dx = 0; dx < 2; dx++) {
-			int64_t pixel = (2 * row + dy) * 2 * w + 2 * col + dx;
-			*reinterpret_cast<pack<T, N> *>(out + pixel * channels + channel) = v;
-		}
+	if (row >= 0 && row < 2 * h && col >= 0 && col < 2 * w)
+		v = *reinterpret_cast<const pack<T, N> *>(x + (row / 2 * w + col / 2) * channels + channel);
+	*reinterpret_cast<pack<T, N> *>(out + i) = v;
 }
 
-cudaError_t dtp_k_upsample2x(cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor x)
+cudaError_t dtp_k_upsample2x(cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor x, int64_t first)
 {
-	int64_t n = dtp_numel(&x);
+	int64_t n = dtp_numel(&out);
 
 	if (n == 0)
 		return cudaSuccess;
@@ -29,7 +28,8 @@ cudaError_t dtp_k_upsample2x(cudaStream_t stream, struct dtp_tensor out, struct 
 		using T = decltype(type);
 		return by_width<T>(x.shape[2], {flat(out), flat(x)}, [&](auto width) {
 			cudaLaunchConfig_t c = grid(stream, div_up(n / width, THREADS), THREADS);
-			return cudaLaunchKernelEx(&c, upsample2x<T, width>, data<T>(out), data<const T>(x), x.shape[0], x.shape[1], x.shape[2]);
+			return cudaLaunchKernelEx(&c, upsample2x<T, width>, data<T>(out), data<const T>(x), first, out.shape[0], x.shape[0],
+						  x.shape[1], x.shape[2]);
 		});
 	});
 }

@@ -63,7 +63,7 @@ cudaError_t dtp_k_group_maps(cudaStream_t, float *maps, void *scratch, struct dt
 cudaError_t dtp_k_group_apply(cudaStream_t, struct dtp_tensor out, struct dtp_tensor x, const float *maps, bool silu);
 /* out [r,w+2,C] T = silu(x * scale + shift) of the rows [first, first + r) of x [h,w,C]; zeros outside of the picture. */
 cudaError_t dtp_k_window(cudaStream_t, struct dtp_tensor out, struct dtp_tensor x, const float *maps, int64_t first);
-cudaError_t dtp_k_upsample2x(cudaStream_t, struct dtp_tensor out, struct dtp_tensor x);
+cudaError_t dtp_k_upsample2x(cudaStream_t, struct dtp_tensor out, struct dtp_tensor x, int64_t first);
 /* tokens [h*w,4C] T -> out [2h,2w,C] T, and back; mean, var [4C]. */
 cudaError_t dtp_k_unpatchify(cudaStream_t, struct dtp_tensor out, struct dtp_tensor tokens, const float *mean, const float *var, float eps);
 cudaError_t dtp_k_patchify(cudaStream_t, struct dtp_tensor tokens, struct dtp_tensor x, const float *mean, const float *var, float eps);

@@ -74,9 +74,9 @@ enum dtp_code dtp_cuda_window(struct dtp_backend *be, struct dtp_tensor out, str
 	return DTP_CUDA(dtp_k_window(dtp_cuda_of(be)->stream, out, x, maps.data, first), err);
 }
 
-enum dtp_code dtp_cuda_upsample2x(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, struct dtp_err *err)
+enum dtp_code dtp_cuda_upsample2x(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, int64_t first, struct dtp_err *err)
 {
-	return DTP_CUDA(dtp_k_upsample2x(dtp_cuda_of(be)->stream, out, x), err);
+	return DTP_CUDA(dtp_k_upsample2x(dtp_cuda_of(be)->stream, out, x, first), err);
 }
 
 enum dtp_code dtp_cuda_unpatchify(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor tokens, const struct dtp_weight *mean,

@@ -120,6 +120,11 @@ static inline enum dtp_code ask_window(BE, T out, T x, T maps, int64_t first, ER
 	(void)be, (void)err, (void)first; /* which rows does not matter */
 	return ask((struct asked){.what = WINDOW, .x = {out, x, maps}});
 }
+static inline enum dtp_code ask_upsample2x(BE, T out, T x, int64_t first, ERR)
+{
+	(void)be, (void)err, (void)first; /* nor here */
+	return ask((struct asked){.what = UPSAMPLE2X, .x = {out, x}});
+}
 #define ASK_THREE(name, kind)                                                                                          \
 	static inline enum dtp_code ask_##name(BE, T a, T b, T c, ERR)                                                 \
 	{                                                                                                              \
@@ -138,7 +143,6 @@ ASK_THREE(euler_step, EULER_STEP)
 	}
 ASK_TWO(silu, SILU)
 ASK_TWO(copy, COPY)
-ASK_TWO(upsample2x, UPSAMPLE2X)
 #define ASK_PATCHES(name, kind)                                                                                        \
 	static inline enum dtp_code ask_##name(BE, T a, T b, W mean, W var, float eps, ERR)                            \
 	{                                                                                                              \

@@ -178,20 +178,22 @@ static enum dtp_code once(const struct replay *r, int turn, struct dtp_err *err)
 	case GROUP_NORM: return o->group_norm(be, x[0], x[1], r->w, r->b, n[0], 1e-6f, n[1], err);
 	case GROUP_MAPS: return o->group_maps(be, x[0], x[1], r->w, r->b, n[0], 1e-6f, err);
 	case WINDOW: return o->window(be, x[0], x[1], x[2], 0, err);
-	case UPSAMPLE2X: return o->upsample2x(be, x[0], x[1], err);
+	case UPSAMPLE2X: return o->upsample2x(be, x[0], x[1], 0, err);
 	case UNPATCHIFY: return o->unpatchify(be, x[0], x[1], r->w, r->b, 1e-4f, err);
 	case PATCHIFY: return o->patchify(be, x[0], x[1], r->w, r->b, 1e-4f, err);
 	}
 	return DTP_FAILED;
 }
 
-/* What of a picture a window reads: its rows, not all of x. */
+/* What of a picture a window reads: its rows, not all of x; of one that is enlarged, a quarter. */
 static double moved(const struct asked *a)
 {
 	double bytes = 0;
 
 	if (a->what == WINDOW)
 		return size_of(&a->x[0]) * 2;
+	if (a->what == UPSAMPLE2X)
+		return size_of(&a->x[0]) * 1.25;
 	for (int i = 0; i < OPERANDS; i++)
 		bytes += size_of(&a->x[i]);
 	switch (a->what) {

@@ -120,7 +120,7 @@ static void dry_touches_nothing(void **state)
 	MUST(be->ops->euler_step(be, x, x, x, err));
 	MUST(be->ops->conv2d(be, y, y, w, NULL, 1, 1, 1, err));
 	MUST(be->ops->group_norm(be, y, y, w, w, 1, 0, true, err));
-	MUST(be->ops->upsample2x(be, y, y, err));
+	MUST(be->ops->upsample2x(be, y, y, 0, err));
 	MUST(be->ops->unpatchify(be, y, x, w, w, 0, err));
 	MUST(be->ops->patchify(be, x, y, w, w, 0, err));
 	MUST(be->ops->download(be, host, DTP_F32, x, err));

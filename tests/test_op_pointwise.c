@@ -205,12 +205,19 @@ static void picture_upsample_nearest(void **state)
 	(void)state;
 	FOR_EACH_BACKEND(be, c) {
 		float *v = random_values(c->t, H * W * C);
-		struct dtp_tensor x = make3(c->t, H, W, C, 0, v), out = make3(c->t, 2 * H, 2 * W, C, 0, NULL);
-		MUST(be->ops->upsample2x(be, out, x, err));
-		float *got = values_of(out);
-		for (int i = 0; i < 4 * H * W * C; i++)
-			assert_true(got[i] == v[(i / C / (2 * W) / 2 * W + i / C % (2 * W) / 2) * C + i % C]);
-		free(x.data), free(out.data), free(v), free(got);
+		struct dtp_tensor x = make3(c->t, H, W, C, 0, v);
+		for (int first = -2; first < 2 * H + 1; first++) { /* three rows: zeros beyond the edges, and a column on each side */
+			struct dtp_tensor out = make3(c->t, 3, 2 * W + 2, C, 0, NULL);
+			MUST(be->ops->upsample2x(be, out, x, first, err));
+			float *got = values_of(out);
+			for (int i = 0; i < 3 * (2 * W + 2) * C; i++) {
+				int row = first + i / C / (2 * W + 2), col = i / C % (2 * W + 2) - 1;
+				bool inside = row >= 0 && row < 2 * H && col >= 0 && col < 2 * W;
+				assert_true(got[i] == (inside ? v[(row / 2 * W + col / 2) * C + i % C] : 0));
+			}
+			free(out.data), free(got);
+		}
+		free(x.data), free(v);
 	}
 }
 

@@ -169,7 +169,7 @@ enum dtp_code dtp_cpu_conv2d(struct dtp_backend *be, struct dtp_tensor out, stru
 			     struct dtp_err *err);
 
 /* picture.c */
-enum dtp_code dtp_cpu_upsample2x(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, struct dtp_err *err);
+enum dtp_code dtp_cpu_upsample2x(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, int64_t first, struct dtp_err *err);
 enum dtp_code dtp_cpu_unpatchify(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor tokens,
 				 const struct dtp_weight *mean, const struct dtp_weight *var, float eps, struct dtp_err *err);
 enum dtp_code dtp_cpu_patchify(struct dtp_backend *be, struct dtp_tensor tokens, struct dtp_tensor x,

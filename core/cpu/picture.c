@@ -7,21 +7,24 @@
 #include "cpu.h"
 #include "vec.h"
 
-enum dtp_code dtp_cpu_upsample2x(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, struct dtp_err *err)
+enum dtp_code dtp_cpu_upsample2x(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x, int64_t first, struct dtp_err *err)
 {
 	int64_t h = x.shape[0], w = x.shape[1];
-	size_t pixel = (size_t)x.shape[2] * dtp_dtype_size(x.dtype), line = 2 * (size_t)w * pixel;
+	size_t pixel = (size_t)x.shape[2] * dtp_dtype_size(x.dtype), line = (2 * (size_t)w + 2) * pixel;
 
 	(void)err;
 #pragma omp parallel for num_threads(dtp_cpu_of(be)->threads)
-	for (int64_t y = 0; y < h; y++) {
-		const char *s = (const char *)x.data + (size_t)(y * w) * pixel;
-		char *d = (char *)out.data + (size_t)(2 * y) * line;
-		for (int64_t i = 0; i < w; i++) {
-			memcpy(d + (size_t)(2 * i) * pixel, s + (size_t)i * pixel, pixel);
-			memcpy(d + (size_t)(2 * i + 1) * pixel, s + (size_t)i * pixel, pixel);
+	for (int64_t y = 0; y < out.shape[0]; y++) {
+		int64_t row = first + y;
+		char *d = (char *)out.data + (size_t)y * line;
+		if (row < 0 || row >= 2 * h) {
+			memset(d, 0, line);
+			continue;
 		}
-		memcpy(d + line, d, line);
+		memset(d, 0, pixel);
+		for (int64_t i = 0; i < 2 * w; i++)
+			memcpy(d + (size_t)(i + 1) * pixel, (const char *)x.data + (size_t)(row / 2 * w + i / 2) * pixel, pixel);
+		memset(d + line - pixel, 0, pixel);
 	}
 	return DTP_OK;
 }

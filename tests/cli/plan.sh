@@ -167,6 +167,7 @@ plan --model "$m" --tp-degree 4 --devices 4x24GB
 says '^text_encoder: .*, 34\.7 GB of weights, 8\.7 GB a rank, of which [0-9.]+ .B are replicated; a rank reads up to 8\.7 GB$'
 says '^transformer: .*, 64\.4 GB of weights, 17\.3 GB a rank, '
 says '^  fits: the rank with least room, 0, takes 1[0-9.]+ GB at the peak, it may have 24\.0 GB$'
+says '^  vae +0 +99 MB +8[0-9][0-9] MB ' # two maps of the largest level, 805 MB, and strips
 done_
 
 case_ inspecting_100_gigabytes

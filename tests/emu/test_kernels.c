@@ -646,10 +646,11 @@ static void kernel_upsample2x(void **state)
 {
 	(void)state;
 	FOR_EACH_TYPE(be, t)
-		for (int64_t c = 7; c <= 8; c++) {
-			struct dtp_tensor x = random3(t, 3, 5, c, 0), out = make3(t, 6, 10, c, 0, NULL), dev = to_device(out, 0);
-			OK(dtp_k_upsample2x(NULL, dev, to_device(x, 0)));
-			MUST(be->ops->upsample2x(be, out, x, err));
+		for (int i = 0; i < 10; i++) {
+			int64_t c = 7 + i % 2, first = i / 2 * 2 - 3, rows = i / 2 == 2 ? 8 : 3; /* all with the edges, and parts */
+			struct dtp_tensor x = random3(t, 3, 5, c, 0), out = make3(t, rows, 12, c, 0, NULL), dev = to_device(out, 0);
+			OK(dtp_k_upsample2x(NULL, dev, to_device(x, 0), first));
+			MUST(be->ops->upsample2x(be, out, x, first, err));
 			assert_equal(out, dev);
 			free(x.data), free(out.data);
 		}
@@ -894,7 +895,7 @@ static void kernel_refused(void **state)
 	REFUSED(dtp_k_group_maps(NULL, v, v, shifted, v, v, 2, 1));
 	REFUSED(dtp_k_group_apply(NULL, picture, shifted, v, true));
 	REFUSED(dtp_k_window(NULL, picture, shifted, v, 0));
-	REFUSED(dtp_k_upsample2x(NULL, picture, shifted));
+	REFUSED(dtp_k_upsample2x(NULL, picture, shifted, 0));
 	REFUSED(dtp_k_unpatchify(NULL, shifted, good, v, v, 1));
 	REFUSED(dtp_k_patchify(NULL, bad, picture, v, v, 1));
 	REFUSED(dtp_k_quantise(NULL, (uint8_t *)v, shifted));
