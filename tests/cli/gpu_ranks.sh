@@ -112,6 +112,17 @@ for i in 0 1; do
 done
 done_
 
+case_ sums_in_parts_count_as_planned
+size="--model $model --height 32 --width 32 --max-sequence-length 16 --device cuda --tp-degree 2 --dtype fp32 --json"
+# shellcheck disable=SC2086 # several words
+"$emulated/difftp" bench $size --steps 1 --seed 1 --overlap on >"$dir/bench" 2>"$dir/stderr" || fail "bench: $(cat "$dir/stderr")"
+# shellcheck disable=SC2086
+"$emulated/difftp" plan $size >"$dir/plan" 2>"$dir/stderr" || fail "plan: $(cat "$dir/stderr")"
+made=$("$TESTBIN/tool_json" "$dir/bench" phases.3.name phases.3.reductions phases.3.reduce_bytes)
+planned=$("$TESTBIN/tool_json" "$dir/plan" phases.1.name phases.1.reductions phases.1.reduce_bytes)
+[ "$made" = "$planned" ] || fail "made: $made; planned: $planned"
+done_
+
 case_ a_fault_of_nccl_is_told_with_its_rank
 DIFFTP_EMU_FAIL=ncclAllReduce:3 run -o "$dir/x.png"
 [ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"
