@@ -13,6 +13,7 @@
 struct dtp_dnn_plan {
 	char *name;               /* the shape in words */
 	struct dtp_dnn_made made; /* made.plan NULL: refused */
+	bool captured;            /* a graph may have its kernels */
 	struct dtp_dnn_plan *next;
 };
 
@@ -128,10 +129,12 @@ void dtp_dnn_trim(struct dtp_dnn *d, int keep)
 {
 	struct dtp_dnn_plan **at = &d->plans;
 
-	while (*at && keep-- > 0)
-		at = &(*at)->next;
 	while (*at) {
 		struct dtp_dnn_plan *p = *at;
+		if (keep-- > 0 || p->captured) {
+			at = &p->next;
+			continue;
+		}
 		*at = p->next;
 		if (p->made.plan)
 			d->api.cudnnBackendDestroyDescriptor(p->made.plan);
@@ -145,6 +148,8 @@ void dtp_dnn_close(struct dtp_dnn *d)
 {
 	if (!d)
 		return;
+	for (struct dtp_dnn_plan *p = d->plans; p; p = p->next)
+		p->captured = false;
 	dtp_dnn_trim(d, 0);
 	if (d->target.properties)
 		d->api.cudnnBackendDestroyDescriptor(d->target.properties);
@@ -306,6 +311,17 @@ struct operand {
 };
 #define MOST_OPERANDS 6
 
+/* Of a plan that its dnn owns. */
+static enum dtp_code note_capture(const struct dtp_dnn_plan *plan, cudaStream_t stream, struct dtp_err *err)
+{
+	enum cudaStreamCaptureStatus status;
+	enum dtp_code rc = DTP_CUDA(cudaStreamIsCapturing(stream, &status), err);
+
+	if (!rc && status != cudaStreamCaptureStatusNone)
+		((struct dtp_dnn_plan *)(uintptr_t)plan)->captured = true;
+	return rc;
+}
+
 static enum dtp_code run(struct dtp_dnn *d, const struct dtp_dnn_plan *plan, cudaStream_t stream, const struct operand *operands, int n,
 			 void *workspace, struct dtp_err *err)
 {
@@ -333,6 +349,8 @@ static enum dtp_code run(struct dtp_dnn *d, const struct dtp_dnn_plan *plan, cud
 	dtp_dnn_set(&b, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
 	dtp_dnn_finish(&b, pack);
 	rc = b.status ? dtp_fail(err, DTP_FAILED, "%s", b.said) : DTP_OK;
+	if (!rc)
+		rc = note_capture(plan, stream, err);
 	if (!rc)
 		rc = dtp_cudnn_status(&d->api, d->api.cudnnSetStream(d->handle, stream), "cudnnSetStream", err);
 	if (!rc)

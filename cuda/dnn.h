@@ -61,8 +61,9 @@ enum dtp_code dtp_dnn_plan_attention(struct dtp_dnn *d, const struct dtp_dnn_att
 enum dtp_code dtp_dnn_plan_conv(struct dtp_dnn *d, const struct dtp_dnn_conv *shape, const struct dtp_dnn_plan **plan,
 				const char **why, struct dtp_err *err);
 
-/* How many plans, and refusals, there are; and the end of all but the `keep` that were asked for last: nothing that was run by the others may
- * be on a stream, or in a graph, any more. */
+/* How many plans, and refusals, there are; and the end of all but the `keep` that were asked for last, and of those that were run while their
+ * stream was captured into a graph, which needs their kernels: these stay until close.  Nothing that was run by the others may be on a
+ * stream any more. */
 #define DTP_DNN_PLANS 128 /* as many as a backend keeps: those of some pictures' sizes */
 int dtp_dnn_plans(const struct dtp_dnn *d);
 void dtp_dnn_trim(struct dtp_dnn *d, int keep);
