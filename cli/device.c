@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device.h"
 
+#include "fit.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -11,6 +13,7 @@
 #include <unistd.h>
 
 #define GPU_MEMORY "the GPU's memory"
+#define FREE_MEMORY "what is free of the GPU's memory"
 #define DRIVER_PATIENCE_S 60 /* without persistence mode a machine of eight GPUs takes more than ten to start them */
 
 /* ---- what the driver says */
@@ -270,4 +273,25 @@ enum dtp_code dtp_device_open(const struct dtp_seated *seated, enum dtp_dtype co
 	};
 
 	return seated->memory.n ? dtp_backend_cuda(compute, &options, out, err) : dtp_backend_cpu(compute, threads, out, err);
+}
+
+/* What is free now, with what this rank has taken already: the backend's own, and the context, which nobody counts. */
+enum dtp_code dtp_device_room(struct dtp_seated *seated, struct dtp_backend *be, struct dtp_comm *world, struct dtp_err *err)
+{
+	struct dtp_memory_use use;
+
+	if (!seated->memory.n || seated->shared) /* ranks that share a GPU have their parts of it */
+		return DTP_OK;
+	be->ops->memory(be, &use);
+	uint64_t mine = use.device_of - use.device + use.in_use + dtp_rank_base_bytes(DTP_DEVICE_CUDA, 1);
+	uint64_t *all = calloc((size_t)world->size, sizeof *all);
+	enum dtp_code code = all ? dtp_all_gather(world, all, &mine, 1, DTP_I64, err)
+				 : dtp_fail(err, DTP_FAILED, "out of memory for %d ranks", world->size);
+	for (int r = 0; !code && r < seated->memory.n; r++)
+		if (all[r] < seated->memory.bytes[r]) {
+			seated->memory.bytes[r] = all[r];
+			seated->memory.option = FREE_MEMORY;
+		}
+	free(all);
+	return code;
 }

@@ -137,6 +137,10 @@ static enum dtp_code agree_on_memory(struct dtp_rank *r, struct dtp_err *err)
 		return DTP_OK;
 	if (dtp_offload_choose(r->pipeline, &r->options, &share, &wish, r->hosts->bound, r->hosts->n, &f, err))
 		return err->code;
+	/* The first process knew the GPUs' memory, but not what of it others have taken. */
+	for (int i = 0; i < r->hosts->n && !args->prompts && r->options.device == DTP_DEVICE_CUDA; i++)
+		if (dtp_fit_check(r->pipeline, &r->options, &share, &r->hosts->bound[i], err))
+			return err->code;
 	r->request.passes_in_turn = share.passes_in_turn;
 	if (r->rank == 0 && r->request.passes_in_turn && wish.passes)
 		r->mon->note(r->mon->arg, "the two passes of a step take turns, as both together do not fit");
@@ -154,7 +158,6 @@ static bool pictures(const struct dtp_options *o, const struct dtp_request *q)
 static enum dtp_code open_device(struct dtp_rank *r, struct dtp_err *err)
 {
 	struct dtp_comm *tp = r->mesh.dim[DTP_MESH_TP];
-	double patience = r->args->timeout > 0 ? r->args->timeout : DTP_TIMEOUT_DEFAULT;
 
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "open the device");
 	if (r->options.device == DTP_DEVICE_CUDA &&
@@ -162,6 +165,14 @@ static enum dtp_code open_device(struct dtp_rank *r, struct dtp_err *err)
 		return err->code;
 	if (dtp_device_open(&r->seated, r->options.compute, r->threads, (enum dtp_cuda_attention)r->args->attention, r->mon, &r->backend, err))
 		return err->code;
+	return dtp_device_room(&r->seated, r->backend, r->world, err);
+}
+
+static enum dtp_code join_devices(struct dtp_rank *r, struct dtp_err *err)
+{
+	struct dtp_comm *tp = r->mesh.dim[DTP_MESH_TP];
+	double patience = r->args->timeout > 0 ? r->args->timeout : DTP_TIMEOUT_DEFAULT;
+
 	if (r->options.device == DTP_DEVICE_CPU || tp->size == 1)
 		return DTP_OK;
 	return dtp_comm_cuda(tp, r->backend, r->seated.shared, patience, &r->mesh.sums, err);
@@ -185,7 +196,9 @@ static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 	r->mon->stage(r->mon->arg, DTP_PHASE_START, "compare the ranks' models");
 	if (dtp_pipeline_agree(r->pipeline, r->world, err))
 		return err->code;
-	return agree_on_memory(r, err) || agree_on_name(r, err) || agree_on_seed(r, err) ? err->code : open_device(r, err);
+	if (open_device(r, err) || agree_on_memory(r, err) || agree_on_name(r, err) || agree_on_seed(r, err))
+		return err->code;
+	return join_devices(r, err);
 }
 
 enum dtp_code dtp_rank_sources(struct dtp_rank *r, const struct dtp_sources **out, struct dtp_err *err)

@@ -41,4 +41,39 @@ case_ several_images_and_a_reference
 bench tests/models/klein-tiny 2 bf16 --height 64 --width 64 --num-images 2 --image tests/reference/klein-edit-tiny/input_ref_a.png
 within 2 text_encoder transformer vae references
 done_
+
+draw() { # OPTION...
+	rm -f "$dir/fox.png"
+	"$emulated/difftp" --model tests/models/klein-tiny --prompt fox --height 64 --width 64 --steps 1 --seed 1 --max-sequence-length 16 \
+		--device cuda -o "$dir/fox.png" "$@" >"$dir/stdout" 2>"$dir/stderr" </dev/null
+	rc=$?
+}
+says() {
+	grep -q -- "$1" "$dir/stderr" || fail "'$1' is not said: $(cat "$dir/stderr")"
+}
+
+# 2 GB, of which another program has all but 67 MB, or but 500.
+case_ what_others_have_taken_is_not_there
+DIFFTP_EMU_MEMORY=2000000000 DIFFTP_EMU_TAKEN=1933000000 draw --tp-degree 2
+[ $rc -eq 2 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+says "not enough memory: rank 0 needs 1.0 GB at the peak, what is free of the GPU's memory allows 738 MB"
+says "in phase 'transformer' weights 2.2 MB, scratch [0-9]* kB, workspace 105 MB, and 940 MB for the context"
+[ ! -e "$dir/fox.png" ] || fail "a picture is there"
+DIFFTP_EMU_MEMORY=2000000000 DIFFTP_EMU_TAKEN=1500000000 draw --tp-degree 2
+[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+done_
+
+# One rank alone takes nothing for NCCL.
+case_ a_smaller_degree_that_fits_is_named
+DIFFTP_EMU_MEMORY=2000000000 DIFFTP_EMU_TAKEN=1850000000 draw --tp-degree 2
+[ $rc -eq 2 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+says '^--tp-degree 1 needs [0-9]* MB.* and fits'
+done_
+
+case_ a_full_gpu_is_told_with_all_numbers
+DIFFTP_EMU_MEMORY=2000000000 DIFFTP_EMU_FAIL=cudaMalloc:9 draw
+[ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+says 'rank 0 .*out of GPU memory: [1-9][0-9]* bytes are needed, 1[0-9]* of 2000000000 are free, [1-9][0-9]* are held by this rank'
+says 'difftp plan --device cuda says what fits'
+done_
 finish

@@ -3,6 +3,7 @@
  *   DIFFTP_EMU_DEVICES   how many (8), of which CUDA_VISIBLE_DEVICES may leave some
  *   DIFFTP_EMU_ARCH      their compute capability (90)
  *   DIFFTP_EMU_MEMORY    bytes of each (16 GiB)
+ *   DIFFTP_EMU_TAKEN     how many of them other programs have (0)
  *   DIFFTP_EMU_DRIVER    the newest CUDA version that the driver knows (that of the headers) */
 #include "runtime.h"
 

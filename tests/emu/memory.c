@@ -150,7 +150,7 @@ void emu_heap_close(void)
 
 static uint64_t in_use(int device)
 {
-	uint64_t n = 0;
+	uint64_t n = emu_setting("DIFFTP_EMU_TAKEN", 0);
 
 	for (size_t i = 0; i < device_heap.n; i++)
 		if (device_heap.blocks[i].alive && device_heap.blocks[i].device == device)
