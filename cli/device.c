@@ -284,6 +284,8 @@ enum dtp_code dtp_device_room(struct dtp_seated *seated, struct dtp_backend *be,
 		return DTP_OK;
 	be->ops->memory(be, &use);
 	uint64_t mine = use.device_of - use.device + use.in_use + dtp_rank_base_bytes(DTP_DEVICE_CUDA, 1);
+	if (!use.device_of) /* the driver did not say */
+		mine = INT64_MAX;
 	uint64_t *all = calloc((size_t)world->size, sizeof *all);
 	enum dtp_code code = all ? dtp_all_gather(world, all, &mine, 1, DTP_I64, err)
 				 : dtp_fail(err, DTP_FAILED, "out of memory for %d ranks", world->size);

@@ -66,7 +66,7 @@ struct dtp_attention {
 struct dtp_memory_use {
 	uint64_t in_use, peak;     /* peak: the most since the last call of `memory` */
 	uint64_t operations;       /* the most that an operation took beside its operands since then: what `reserve` is for */
-	uint64_t device, device_of;/* of the device, by all who use it, now; of how many bytes.  0: it is the host */
+	uint64_t device, device_of;/* of the device, by all who use it, now; of how many bytes.  0: it is the host, or not known */
 };
 
 struct dtp_backend_ops {

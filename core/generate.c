@@ -79,7 +79,9 @@ static enum dtp_code enter(struct dtp_run *r, int phase, struct dtp_err *err)
 
 	count_memory(r->p, be);
 	r->p->now = &r->p->use[phase];
-	return be->ops->reserve(be, r->need.workspace[phase], err);
+	if (be->ops->reserve(be, r->need.workspace[phase], err))
+		return dtp_err_prefix(err, "while making room for what operations take: ");
+	return DTP_OK;
 }
 
 /* ---- loading */

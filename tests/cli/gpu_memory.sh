@@ -70,6 +70,11 @@ DIFFTP_EMU_MEMORY=2000000000 DIFFTP_EMU_TAKEN=1850000000 draw --tp-degree 2
 says '^--tp-degree 1 needs [0-9]* MB.* and fits'
 done_
 
+case_ a_driver_that_does_not_say_what_is_free
+DIFFTP_EMU_FAIL=cudaMemGetInfo:1 draw
+[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+done_
+
 case_ a_full_gpu_is_told_with_all_numbers
 DIFFTP_EMU_MEMORY=2000000000 DIFFTP_EMU_FAIL=cudaMalloc:9 draw
 [ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"
