@@ -33,7 +33,7 @@ CUDA := $(wildcard cuda/absent.c)
 endif
 
 # What tests/cli/emulated.sh runs, or a machine with a GPU; and what both ask first.
-emulated-tests gpu-tests: $(B)/difftp $(addprefix $(B)/tests/,test_golden bench_ops tool_sparse tool_json) $(GPU_TESTS)
+emulated-tests gpu-tests: $(B)/difftp $(addprefix $(B)/tests/,test_golden bench_ops tool_json) $(GPU_TESTS)
 which-nvcc:
 	@echo $(NVCC)
 .PHONY: emulated-tests gpu-tests which-nvcc

@@ -3,7 +3,7 @@
  * time that the device needs at least, by the peak of a matrix product measured in the same run and by the rate at which it copies
  * memory.  Not a test: `make bench-ops` and scripts/gpu-check.sh run it.
  *
- *   --model DIR       a pipeline folder; configurations and headers of weights are enough (tool_sparse)
+ *   --model DIR       a pipeline folder, of which the configurations are read
  *   --side N          of the picture, pixels (1024)
  *   --tp-degree N     the shapes of rank 0 of so many (1)
  *   --device cpu|cuda, --dtype bf16|fp32, --threads N    (cpu, bf16, 1)
@@ -334,7 +334,8 @@ static const char *const phase_names[DTP_NPHASES] = {[DTP_TEXT] = "encode", [DTP
 
 static void describe(const struct asked *a, char *buf, size_t size)
 {
-	const struct dtp_tensor *x = &a->x[a->what == QK_NORM_ROPE || a->what == ADD_BIAS || a->what == GATED_RESIDUAL ? 0 : 1];
+	bool operand = a->what == LINEAR || a->what == ATTENTION || a->what == CONV2D || a->what == COPY || a->what == UPSAMPLE2X || a->what == GROUP_MAPS;
+	const struct dtp_tensor *x = &a->x[operand]; /* what says more than the result */
 	char shape[80], more[80] = "";
 
 	if (a->what == LINEAR)

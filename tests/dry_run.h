@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 struct dry_run {
-	const char *model; /* a pipeline folder; headers of its weights are enough (tool_sparse) */
+	const char *model; /* a pipeline folder; its configurations are enough */
 	int64_t side;      /* of the picture, and of the reference image */
 	bool reference;    /* there is one */
 	int degree;
@@ -48,7 +48,7 @@ static inline void dry_phase(struct dtp_run *r, int phase, bool reference)
 static inline void dry_run(const struct dry_run *d, void (*watch)(struct dtp_backend_ops *), int *phase)
 {
 	const struct dtp_options options = {.model = d->model, .tp_degree = d->degree, .compute = d->t, .device = d->device,
-					    .references = d->reference, .no_tokenizer = true};
+					    .references = d->reference, .no_tokenizer = true, .synthetic = true};
 	const struct dtp_picture image = {.height = d->side, .width = d->side};
 	struct dtp_request req = {.prompt = "", .images = &image, .nimages = d->reference, .height = d->side, .width = d->side,
 				  .guidance_scale = -1};

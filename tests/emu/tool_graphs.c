@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether cuDNN has plans for all that a model asks of it: tool_graphs DIR SIDE REFERENCES DEGREES ARCHITECTURES
- * DIR: a pipeline folder (headers are enough, as tool_sparse writes them).  SIDE: of the picture, and of REFERENCES (0 or 1) images.
+ * DIR: a pipeline folder, of which the configurations are read.  SIDE: of the picture, and of REFERENCES (0 or 1) images.
  * DEGREES and ARCHITECTURES: "1,2,4" ranks and "80,90" compute capabilities.  The model's own code runs on the backend that computes nothing, which
  * is told to write down shapes; each is then planned for GPUs that are not here.  A line per architecture; exits 1 with the shapes that
  * have no plan, but for attention that cuDNN is not meant for: in F32, causal, or with heads beyond 256. */
