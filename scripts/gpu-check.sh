@@ -14,15 +14,15 @@
 #   COMPUTE_SANITIZER=compute-sanitizer    if it is there
 #   EMULATE=yes        for the test of this script: the emulated build, which needs no GPU; its figures are none, and are marked so
 #   GOLDEN=''          part of the names of the golden cases that are run (all)
-#   COPY_MB=1024, COLD_MB=512, OPTIONS=""    sizes of what is measured, to make them smaller; options for difftp bench
+#   COPY_MB=1024, COLD_MB=512, STEPS=8, LENGTH=512, OPTIONS=""    sizes of what is measured, to make them smaller; options for difftp bench
 #   BUDGETS=1          what the pieces' budgets are multiplied by, on a slow machine
 # shellcheck disable=SC2317 # pieces are called by name
 cd "$(dirname "$0")/.." || exit 1
 
 : "${DEADLINE:=480}" "${MODELS:=klein-4b dev}" "${CONFIGS:=tests/models/configs}" "${SIDES:=512 1024}" "${NOMINAL:=790}"
-: "${COMPUTE_SANITIZER:=compute-sanitizer}" "${COPY_MB:=1024}" "${COLD_MB:=512}"
+: "${COMPUTE_SANITIZER:=compute-sanitizer}" "${COPY_MB:=1024}" "${COLD_MB:=512}" "${STEPS:=8}" "${LENGTH:=512}"
 : "${CUDA_ARCHS:=native}" "${BUDGETS:=1}" "${EMULATE=}" "${CHECKPOINT=}" "${GOLDEN=}" "${OPTIONS=}" "${PIECES=}"
-export DEADLINE MODELS CONFIGS SIDES NOMINAL COMPUTE_SANITIZER COPY_MB COLD_MB CUDA_ARCHS EMULATE CHECKPOINT GOLDEN OPTIONS
+export DEADLINE MODELS CONFIGS SIDES NOMINAL COMPUTE_SANITIZER COPY_MB COLD_MB STEPS LENGTH CUDA_ARCHS EMULATE CHECKPOINT GOLDEN OPTIONS
 
 tab=$(printf '\t')
 if [ -n "$EMULATE" ]; then
@@ -41,7 +41,8 @@ absent() { # WHY
 	say "$@"
 	exit 77
 }
-figure() { # NAME VALUE [least|most AIM]
+figure() { # NAME VALUE [least|most|within AIM]
+	[ -n "$2" ] || { say "no value of $1" && exit 1; }
 	printf '%s\t%s\t%s\t%s\n' "$1" "$2" "${3:-}" "${4:-}" >>"$out/figures"
 	printf '%s: %s %s %s\n' "$1" "$2" "${3:-}" "${4:-}"
 }
@@ -92,7 +93,6 @@ piece_build() {
 		say "missing: $lacks"
 		exit 1
 	fi
-	rm -rf "$out/tree"
 	if [ -n "$EMULATE" ]; then
 		make -j "$(nproc)" EMULATE=1 gpu-tests || exit 1
 	else
@@ -136,23 +136,45 @@ piece_golden_tp2() {
 	fi
 	say "$cases cases, $gpus GPUs"
 }
+# A model that is computed from its configuration, at one side: a step's time, its share of what the GPU is said to do, memory.
+synthetic() { # MODEL SIDE NAME OPTION...
+	model=$1 side=$2 name=$3
+	shift 3
+	bench "$name" --synthetic --model "$CONFIGS/$model" --height "$side" --width "$side" --steps "$STEPS" --max-sequence-length "$LENGTH" "$@"
+}
+piece_synthetic() {
+	steps=
+	for model in $MODELS; do
+		for side in $SIDES; do
+			synthetic "$model" "$side" "bench_${model}_$side" || { say "$model at $side pixels" && exit 1; }
+			at=${model}_$side report=$out/bench_${model}_$side.json
+			step=$(json "$report" 'phases.name=step.seconds_median') || exit 1
+			share=$(compute "$(json "$report" 'phases.name=step.gflops') / $NOMINAL / 1000")
+			figure "${at}_step_seconds" "$(compute "$step")"
+			figure "${at}_share_of_peak" "$(compute "$(json "$report" 'phases.name=step.peak_fraction')")"
+			[ "$at" = dev_1024 ] && aim='least 0.75' || aim=
+			# shellcheck disable=SC2086 # two words
+			figure "${at}_share_of_nominal" "$share" $aim
+			for phase in text_encoder transformer vae; do
+				figure "${at}_${phase}_memory" "$(compute "$(json "$report" "memory.name=$phase.ranks.0.peak_of_predicted")")" within 0.05
+			done
+			steps="$steps $at $(compute "$step") s,"
+		done
+	done
+	say "a step:${steps%,}"
+}
 # Each operation that a model asks for, at the largest side, beside the roofline.
 piece_operations() {
 	below=
 	copy=$(compute "$(json "$out/gpu.json" copy_bytes_per_second) / 1e9")
 	for model in $MODELS; do
-		rm -rf "$out/tree"
-		cp -r "$CONFIGS/$model" "$out/tree"
-		rm -f "$out/tree"/*/*.safetensors
-		"$tests/tool_sparse" "$out/tree" || exit 1
 		at=${model}_${SIDES##* }
-		"$tests/bench_ops" --model "$out/tree" --device cuda --side "${SIDES##* }" --copy-rate "$copy" --nominal "$NOMINAL" --cold "$COLD_MB" \
+		"$tests/bench_ops" --model "$CONFIGS/$model" --device cuda --side "${SIDES##* }" --copy-rate "$copy" --nominal "$NOMINAL" --cold "$COLD_MB" \
 			--json "$out/operations_$at.json" >"$out/operations_$at.txt" || exit 1
 		cat "$out/operations_$at.txt"
 		n=$(json "$out/operations_$at.json" below_aim)
 		figure "${at}_operations_below_085_of_memory" "$n" most 0
 		below="$below $at $n of $(json "$out/operations_$at.json" judged),"
-		rm -rf "$out/tree"
 	done
 	say "below 0.85 of the memory's rate:${below%,}"
 }
@@ -229,6 +251,7 @@ if [ $failed -eq 0 ]; then
 	run gpu 60
 	run kernels 90
 	run golden_fp32 90
+	run synthetic 150
 	run operations 100
 	run golden_bf16 60
 	run golden_tp2 60
@@ -280,7 +303,7 @@ report_json() {
 		"$(string "$(git rev-parse --short HEAD 2>/dev/null || cat VERSION)")" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
 		"$(truth "$([ -n "$EMULATE" ] && echo yes || echo no)")" "$(truth "$([ $failed -eq 0 ] && echo yes || echo no)")" \
 		$(($(date +%s) - began)) "$(pieces_json)" "$(figures_json)"
-	for f in "$out"/gpu.json "$out"/operations_*.json "$out"/load.json; do
+	for f in "$out"/gpu.json "$out"/operations_*.json "$out"/bench_*.json "$out"/load.json; do
 		[ -s "$f" ] && printf ',\n %s: ' "$(string "$(basename "$f" .json)")" && cat "$f"
 	done
 	printf '}\n'

@@ -15,7 +15,7 @@ cat >"$dir/sanitizer" <<'END'
 exec "$@"
 END
 chmod +x "$dir/sanitizer"
-export MAKEFLAGS='' EMULATE=yes MODELS=klein-tiny CONFIGS=tests/models SIDES=64 COPY_MB=8 COLD_MB=0.1 DEADLINE=3000 \
+export MAKEFLAGS='' EMULATE=yes MODELS=klein-tiny CONFIGS=tests/models SIDES=64 COPY_MB=8 COLD_MB=0.1 STEPS=4 LENGTH=16 DEADLINE=3000 \
 	GOLDEN=klein-tiny_64x64 CHECKPOINT=tests/models/klein-tiny COMPUTE_SANITIZER="$dir/sanitizer" BUDGETS=10
 
 check() { # [TREE]
@@ -39,16 +39,18 @@ check
 is ok true
 is emulated true
 pieces=$(value 'pieces.#')
-[ "$pieces" -eq 10 ] || fail "$pieces pieces: $(table)"
-for piece in build gpu kernels libraries golden_fp32 golden_bf16 golden_tp2 operations load sanitizer; do
+[ "$pieces" -eq 11 ] || fail "$pieces pieces: $(table)"
+for piece in build gpu kernels libraries golden_fp32 golden_bf16 golden_tp2 synthetic operations load sanitizer; do
 	is "pieces.name=$piece.result" ok
 done
 is gpu.name 'Emulated GPU'
 is gpu.cudnn_properties.deviceVer 900
 is operations_klein-tiny_64.device cuda
-for figure in copy_gb_per_second load_gb_per_second; do
+is bench_klein-tiny_64.device cuda
+for figure in copy_gb_per_second klein-tiny_64_step_seconds klein-tiny_64_share_of_nominal load_gb_per_second; do
 	value "figures.name=$figure.value" | awk '{ exit !($1 > 0) }' || fail "$figure: $(value "figures.name=$figure.value")"
 done
+is "figures.name=klein-tiny_64_transformer_memory.met" true
 # Nobody takes these figures for measurements.
 grep -q '^figure .* aim (emulated)$' "$dir/table" || fail "the table does not say that its figures are emulated: $(table)"
 done_
