@@ -44,6 +44,11 @@ typedef bool emu_work(void *arg);
  * anew for every launch of a captured graph.  name: for messages, a string that lives on. */
 cudaError_t emu_enqueue(cudaStream_t stream, emu_work *work, const void *arg, size_t arg_size, const char *name);
 
+/* Whether what is given to stream goes into a graph; and whether a graph, or what is captured of one, has work of which `is` says yes: a
+ * library asks what of its own would come back. */
+bool emu_is_captured(cudaStream_t stream);
+bool emu_graphs_have(bool (*is)(emu_work *work, const void *arg, const void *what), const void *what);
+
 /* Keeps an error for cudaGetLastError, as every call of the runtime does; returns it. */
 cudaError_t emu_result(cudaError_t result);
 

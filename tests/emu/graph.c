@@ -203,8 +203,9 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t handle, enum cudaStreamCaptureMo
 	return emu_end(e);
 }
 
-/* All nodes must come before the origin's last ones: another stream must have been waited for. */
-static void check_joined(const struct emu_capture *c)
+/* All nodes must come before the origin's last ones: another stream must have been waited for.  False where the wait may have been left
+ * out because a call had failed. */
+static bool check_joined(const struct emu_capture *c)
 {
 	const struct emu_frontier *f = emu_stream_frontier(c->origin);
 	bool *seen = need(calloc((size_t)c->nodes->n + 1, sizeof *seen));
@@ -214,11 +215,15 @@ static void check_joined(const struct emu_capture *c)
 	for (int i = c->nodes->n - 1; i >= 0; i--)
 		for (int j = 0; seen[i] && j < c->nodes->node[i].nbefore; j++)
 			seen[c->nodes->node[i].before[j]] = true;
+	bool all = true;
 	for (int i = 0; i < c->nodes->n; i++)
+		all &= seen[i];
+	for (int i = 0; i < c->nodes->n && !emu_faulted(); i++)
 		if (!seen[i])
 			emu_misuse("the captured stream does not wait for '%s', which another stream runs in the capture",
 				   c->nodes->node[i].name);
 	free(seen);
+	return all;
 }
 
 static void capture_end(struct emu_capture *c)
@@ -249,8 +254,9 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *out)
 		emu_misuse("cudaStreamEndCapture of a stream on which the capture did not begin");
 	if (c->mode != cudaStreamCaptureModeRelaxed && !pthread_equal(c->thread, pthread_self()))
 		emu_misuse("cudaStreamEndCapture in another thread than cudaStreamBeginCapture");
+	if (!e && !check_joined(c))
+		e = cudaErrorStreamCaptureUnjoined;
 	if (!e) {
-		check_joined(c);
 		struct CUgraph_st *graph = need(calloc(1, sizeof *graph));
 		*graph = (struct CUgraph_st){.next = g.graphs, .alive = true, .nodes = c->nodes};
 		c->nodes->refs++;
@@ -419,6 +425,41 @@ bool emu_launch_step(struct emu_launch *launch, struct emu_clock *clock, bool *f
 	for (int i = 0; i < n && *finished; i++)
 		emu_clock_join(clock, &launch->run[i].turn.clock);
 	return moved;
+}
+
+/* ---- for libraries */
+
+bool emu_is_captured(cudaStream_t stream)
+{
+	emu_lock();
+	bool yes = emu_captured(emu_stream(stream, "a library"));
+	emu_unlock();
+	return yes;
+}
+
+typedef bool (*which)(emu_work *work, const void *arg, const void *what);
+
+static bool any_node(const struct nodes *nodes, which is, const void *what)
+{
+	for (int i = 0; i < nodes->n; i++)
+		if (is(nodes->node[i].work, nodes->node[i].arg, what))
+			return true;
+	return false;
+}
+
+bool emu_graphs_have(which is, const void *what)
+{
+	bool found = false;
+
+	emu_lock();
+	for (const struct emu_capture *i = g.captures; i; i = i->next)
+		found |= any_node(i->nodes, is, what);
+	for (const struct CUgraph_st *i = g.graphs; i; i = i->next)
+		found |= i->alive && any_node(i->nodes, is, what);
+	for (const struct CUgraphExec_st *i = g.execs; i; i = i->next)
+		found |= i->alive && any_node(i->nodes, is, what);
+	emu_unlock();
+	return found;
 }
 
 unsigned emu_graph_leaks(char *text, size_t size)

@@ -279,6 +279,18 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
 
 /* ---- leaving */
 
+static bool is_of(emu_work *work, const void *arg, const void *comm)
+{
+	return (work == emu_collective && ((const struct emu_collective *)arg)->comm == comm) ||
+	       (work == emu_exchange && ((const struct emu_exchange *)arg)->comm == comm);
+}
+
+static void check_graphs(const char *call, ncclComm_t c)
+{
+	if (emu_graphs_have(is_of, c))
+		emu_misuse("%s: there is a graph with operations of this communicator, for whose end NCCL waits", call);
+}
+
 static void end(ncclComm_t c, int presence, int life)
 {
 	for (struct emu_registration *r = c->registered, *next; r; r = next) {
@@ -298,6 +310,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t c)
 {
 	BEGIN("ncclCommFinalize", ncclSystemError);
 	check_ready("ncclCommFinalize", c);
+	check_graphs("ncclCommFinalize", c);
 	if (c->begun)
 		emu_misuse("ncclCommFinalize: %u operations are under way", c->begun);
 	c->state = c->blocking ? ncclSuccess : ncclInProgress;
@@ -308,6 +321,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
 	BEGIN("ncclCommDestroy", ncclSystemError);
 	check_ready("ncclCommDestroy", c);
+	check_graphs("ncclCommDestroy", c);
 	if (c->begun)
 		emu_misuse("ncclCommDestroy: %u operations are under way", c->begun);
 	if (c->registered)
@@ -320,6 +334,7 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
 {
 	BEGIN("ncclCommAbort", ncclSystemError);
 	check_alive("ncclCommAbort", c);
+	check_graphs("ncclCommAbort", c);
 	end(c, EMU_ABORTED, EMU_GONE);
 	return ncclSuccess;
 }
@@ -443,6 +458,7 @@ static ncclResult_t start(ncclComm_t c, const struct emu_posted *call, const voi
 		emu_device_range(send, nsend, name);
 	emu_device_range(recv, nrecv, name);
 	o.call.at = place_in_registered(c, recv);
+	o.call.captured = emu_is_captured(stream);
 	if (emu_enqueue(stream, emu_collective, &o, sizeof o, name))
 		return ncclUnhandledCudaError;
 	return given(c);

@@ -85,7 +85,7 @@ static void take_pieces(struct emu_collective *o, size_t n)
 static bool same(const struct emu_posted *a, const struct emu_posted *b)
 {
 	return a->number == b->number && a->count == b->count && a->op == b->op && a->type == b->type && a->redop == b->redop &&
-	       a->root == b->root && a->at == b->at;
+	       a->root == b->root && a->at == b->at && a->captured == b->captured;
 }
 
 static void compare(struct emu_collective *o)
@@ -96,11 +96,11 @@ static void compare(struct emu_collective *o)
 		const struct emu_posted *theirs = &c->world->seats[r].posted[o->call.number & 1], *ours = &o->call;
 		if (!same(ours, theirs))
 			emu_misuse("NCCL's ranks do different things: collective %llu of rank %d is %s (count %llu, type %d, op %d, root %d, at "
-				   "%lld of registered memory), of rank %d %s (count %llu, type %d, op %d, root %d, at %lld)", (unsigned long long)ours->number, c->rank,
-				   emu_op_name(ours->op), (unsigned long long)ours->count, ours->type, ours->redop, ours->root,
-				   (long long)ours->at, r,
+				   "%lld of registered memory%s), of rank %d %s (count %llu, type %d, op %d, root %d, at %lld%s)",
+				   (unsigned long long)ours->number, c->rank, emu_op_name(ours->op), (unsigned long long)ours->count,
+				   ours->type, ours->redop, ours->root, (long long)ours->at, ours->captured ? ", in a graph" : "", r,
 				   emu_op_name(theirs->op), (unsigned long long)theirs->count, theirs->type, theirs->redop, theirs->root,
-				   (long long)theirs->at);
+				   (long long)theirs->at, theirs->captured ? ", in a graph" : "");
 	}
 }
 

@@ -2,7 +2,8 @@
 /* Inside of the stand-in for NCCL: ranks.c is the memory that the ranks of a communicator share, nccl.c its functions, nccl_work.c what
  * moves.  It is stricter than NCCL: ranks must make the same calls in the same order, which NCCL does not check, and a rank that
  * waits longer than DIFFTP_EMU_NCCL_TIMEOUT seconds (120) ends its process, telling what each side waits in.  As NCCL, it is called by
- * one thread at a time. */
+ * one thread at a time.  What NCCL asks of graphs is checked: an operation is captured by all ranks or by none, and a communicator goes
+ * after the graphs that have operations of it (NCCL waits for that, for ever). */
 #ifndef EMU_RANKS_H
 #define EMU_RANKS_H
 
@@ -22,6 +23,7 @@ struct emu_posted {
 	uint64_t count;
 	int32_t op, type, redop, root;
 	int64_t at; /* of what is received, from the beginning of registered memory; -1: that is not registered */
+	int32_t captured; /* it comes from a graph */
 };
 
 /* What a rank shows to the others. */

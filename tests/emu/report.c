@@ -24,7 +24,7 @@ static struct {
 	char fail[64]; /* the call that must fail, "" for none */
 	unsigned long fail_at;
 	int fail_code;
-	bool fail_coded;
+	bool fail_coded, faulted;
 	int fail_device; /* or -1 */
 	struct {
 		const char *name;
@@ -214,6 +214,7 @@ bool emu_call(const char *name, int *code)
 	state.calls[i].count++;
 	fail = state.fail_at == state.calls[i].count && !strcmp(state.fail, name) &&
 	       (state.fail_device < 0 || state.fail_device == emu_device());
+	state.faulted |= fail;
 	if (fail && state.fail_coded)
 		*code = state.fail_code;
 	emu_unlock();
@@ -226,6 +227,11 @@ void emu_async_error(cudaError_t error)
 	if (!state.sticky)
 		state.sticky = error;
 	emu_unlock();
+}
+
+bool emu_faulted(void)
+{
+	return state.faulted;
 }
 
 cudaError_t emu_sticky(void)
@@ -295,6 +301,7 @@ cudaError_t cudaPeekAtLastError(void)
 	X(cudaErrorLaunchOutOfResources, "too many resources requested for launch")                                    \
 	X(cudaErrorLaunchFailure, "unspecified launch failure")                                                        \
 	X(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")                       \
+	X(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work")                                        \
 	X(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")                \
 	X(cudaErrorUnknown, "unknown error")
 

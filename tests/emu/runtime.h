@@ -20,6 +20,7 @@ cudaError_t emu_begin(const char *name, cudaError_t usual);
 cudaError_t emu_end(cudaError_t result);
 /* What emu_async_error said, once it did: never success again. */
 cudaError_t emu_sticky(void);
+bool emu_faulted(void); /* a call was made to fail: what the program does then may be incomplete */
 enum emu_mode emu_mode(void);
 unsigned emu_random(unsigned n); /* of [0, n) */
 /* A number of the environment. */

@@ -343,6 +343,8 @@ cudaError_t emu_put(cudaStream_t st, emu_work *work, const void *arg, size_t arg
 		emu_capture_work(st, work, arg, arg_size, name);
 		return cudaSuccess;
 	}
+	if (is_default(st)) /* stricter than CUDA, which allows it beside streams that do not block */
+		emu_not_while_capturing("work in the default stream");
 	order_with_default(st);
 	struct op *op = append(st, WORK, name);
 	op->work = work;

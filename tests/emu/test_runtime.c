@@ -697,6 +697,27 @@ static void captures_pageable_memory(void)
 	cudaMemcpyAsync(d, &h, sizeof h, cudaMemcpyHostToDevice, capturing(cudaStreamCaptureModeRelaxed));
 }
 
+static void default_stream_while_capturing(void)
+{
+	int *d = device_ints(1);
+
+	capturing(cudaStreamCaptureModeThreadLocal);
+	add(NULL, d, 1, 1);
+}
+
+static void graph_uses_freed_memory(void)
+{
+	cudaStream_t a = stream(), b = stream();
+	int *d = device_ints(2);
+	cudaGraphExec_t exec;
+	cudaGraph_t graph = capture(a, b, d);
+
+	ok(cudaGraphInstantiate(&exec, graph, 0));
+	ok(cudaFree(d));
+	ok(cudaGraphLaunch(exec, a));
+	cudaStreamSynchronize(a);
+}
+
 static void capture_without_a_join(void)
 {
 	int *d = device_ints(1);
@@ -801,6 +822,8 @@ static const struct scene scenes[] = {
 	WRONG(waits_while_capturing, ALL, "cudaStreamSynchronize of a stream that is being captured"),
 	WRONG(other_threads_may_not_allocate, ALL, "cudaMalloc while a stream is being captured"),
 	WRONG(captures_pageable_memory, ALL, "pageable memory on a stream that is being captured"),
+	WRONG(default_stream_while_capturing, ALL, "work in the default stream while a stream is being captured"),
+	WRONG(graph_uses_freed_memory, ALL, "add touches byte "),
 	WRONG(capture_without_a_join, ALL, "does not wait for 'add'"),
 	WRONG(capture_waits_for_the_outside, ALL, "an event from outside of the capture"),
 	WRONG(wrong_device, ALL, "on a stream of device 0 while the thread's device is 1"),
