@@ -96,7 +96,7 @@ struct phase {
 	double median, least, total;           /* seconds of a call; a call takes as long as its slowest rank */
 	double flops, peak_fraction;           /* per second, of all ranks, in the median call; fraction 0: no peak */
 	uint64_t bytes_read, bytes_gaps, rss;  /* sums; rss is the largest rank's */
-	double wait;                           /* of the rank that waited longest */
+	double wait;                           /* of the rank that waited longest; -1: not known */
 };
 
 static const struct row *row_of(const struct measured *m, int rank, const char *name)
@@ -118,7 +118,7 @@ static int by_value(const void *a, const void *b)
 
 static struct phase summarise(const struct measured *m, const struct row *first)
 {
-	struct phase p = {.first = first};
+	struct phase p = {.first = first, .wait = -1};
 	double calls[LAST] = {0}, peak = 0, flops = 0;
 	size_t n = first->calls < (int64_t)LAST ? (size_t)first->calls : LAST;
 
@@ -163,6 +163,9 @@ static void print_table(const struct dtp_rank *r, const struct measured *m)
 	       dtp_pipeline_class(r->pipeline), r->args->synthetic ? " (synthetic)" : "", (int)r->request.width, (int)r->request.height, r->request.steps, dp,
 	       r->options.tp_degree, r->threads_in_all, peak * 1e-9, r->options.compute == DTP_F32 ? "fp32" : "bf16", (int)r->args->repeat,
 	       r->args->repeat == 1 ? "" : "s", dtp_seconds_text(m->seconds).s);
+	const char *refused = dtp_pipeline_step_refused(r->pipeline);
+	if (r->options.device == DTP_DEVICE_CUDA)
+		printf("a step is %s%s\n\n", *refused ? "one kernel after the other: " : "one CUDA graph", refused);
 	printf("%-18s %5s %9s %9s %8s %5s %9s %6s %7s %9s %8s %9s\n", "phase", "calls", "median s", "min s", "GFLOP/s",
 	       "peak", "read", "GB/s", "sums", "summed", "wait s", "max RSS");
 	for (int i = 0; i < m->nrows && m->rows[i].calls; i++) {
@@ -177,10 +180,13 @@ static void print_table(const struct dtp_rank *r, const struct measured *m)
 		else
 			printf(" %9s %6s", "-", "-");
 		if (p.first->reductions)
-			printf(" %7d %9s %8.3f", (int)p.first->reductions,
-			       dtp_bytes_text((uint64_t)p.first->reduce_bytes).s, p.wait);
+			printf(" %7d %9s", (int)p.first->reductions, dtp_bytes_text((uint64_t)p.first->reduce_bytes).s);
 		else
-			printf(" %7s %9s %8s", "-", "-", "-");
+			printf(" %7s %9s", "-", "-");
+		if (p.first->reductions && p.wait >= 0)
+			printf(" %8.3f", p.wait);
+		else
+			printf(" %8s", "-");
 		printf(" %9s\n", dtp_bytes_text(p.rss).s);
 	}
 	dtp_footprints_print(&m->memory, r->options.device == DTP_DEVICE_CUDA);
@@ -203,7 +209,7 @@ static cJSON *phase_json(const struct measured *m, const struct row *first)
 	cJSON_AddNumberToObject(o, "bytes_per_second", p.total > 0 ? (double)p.bytes_read / p.total : 0);
 	cJSON_AddNumberToObject(o, "reductions", (double)first->reductions);
 	cJSON_AddNumberToObject(o, "reduce_bytes", first->reduce_bytes);
-	cJSON_AddNumberToObject(o, "reduce_seconds", p.wait);
+	cJSON_AddItemToObject(o, "reduce_seconds", p.wait < 0 ? cJSON_CreateNull() : cJSON_CreateNumber(p.wait));
 	rss = cJSON_AddArrayToObject(o, "peak_rss_bytes");
 	for (int rank = 0; rank < m->ranks; rank++) {
 		const struct row *r = row_of(m, rank, first->name);
@@ -215,6 +221,7 @@ static cJSON *phase_json(const struct measured *m, const struct row *first)
 static enum dtp_code print_json(const struct dtp_rank *r, const struct measured *m, struct dtp_err *err)
 {
 	cJSON *o = cJSON_CreateObject(), *list;
+	const char *refused = dtp_pipeline_step_refused(r->pipeline);
 	char seed[24]; /* a JSON number holds 53 bits */
 
 	snprintf(seed, sizeof seed, "%llu", (unsigned long long)r->request.seed);
@@ -237,6 +244,8 @@ static enum dtp_code print_json(const struct dtp_rank *r, const struct measured 
 	cJSON_AddStringToObject(o, "seed", seed);
 	cJSON_AddNumberToObject(o, "repeat", (double)r->args->repeat);
 	cJSON_AddNumberToObject(o, "seconds", m->seconds);
+	cJSON_AddBoolToObject(o, "step_graph", !*refused);
+	cJSON_AddItemToObject(o, "step_graph_refused", *refused ? cJSON_CreateString(refused) : cJSON_CreateNull());
 	list = cJSON_AddArrayToObject(o, "peak_gflops");
 	for (int i = 0; i < m->ranks; i++)
 		cJSON_AddItemToArray(list, cJSON_CreateNumber(m->peak[i] * 1e-9));

@@ -67,7 +67,7 @@ static enum dtp_code draw(const struct dtp_args *args, const char *path, struct 
 	uint8_t *rgb = malloc((size_t)(3 * image.height * image.width));
 	if (!rgb)
 		return dtp_fail(err, DTP_FAILED, "out of memory for a picture of %lldx%lld", (long long)image.width, (long long)image.height);
-	enum dtp_code code = dtp_device_open(seated, compute, threads, DTP_ATTENTION_AUTO, mon, &be, err);
+	enum dtp_code code = dtp_device_open(seated, compute, threads, args, mon, &be, err);
 	if (code == DTP_OK) {
 		code = dtp_decoder_run(d, be, mon, rgb, err);
 		be->ops->destroy(be);

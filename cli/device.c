@@ -265,11 +265,12 @@ void dtp_device_alone(const struct dtp_gpus *gpus, struct dtp_seated *out)
 	cache_folder(out->cache, sizeof out->cache);
 }
 
-enum dtp_code dtp_device_open(const struct dtp_seated *seated, enum dtp_dtype compute, int threads, enum dtp_cuda_attention attention,
+enum dtp_code dtp_device_open(const struct dtp_seated *seated, enum dtp_dtype compute, int threads, const struct dtp_args *args,
 			      const struct dtp_monitor *mon, struct dtp_backend **out, struct dtp_err *err)
 {
 	const struct dtp_cuda_options options = {
-		.device = seated->gpu, .attention = attention, .cache = *seated->cache ? seated->cache : NULL, .mon = mon,
+		.device = seated->gpu, .attention = (enum dtp_cuda_attention)args->attention, .graph = (enum dtp_cuda_graph)args->graph,
+		.cache = *seated->cache ? seated->cache : NULL, .mon = mon,
 	};
 
 	return seated->memory.n ? dtp_backend_cuda(compute, &options, out, err) : dtp_backend_cpu(compute, threads, out, err);

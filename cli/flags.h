@@ -104,7 +104,7 @@ struct dtp_args {
 	int64_t tp_degree, dp_degree, ring_degree, ulysses_degree, threads, repeat;
 	double guidance_scale, timeout, tflops, tolerance;
 	uint64_t seed;
-	int dtype, reduce_dtype, device, attention /* enum dtp_cuda_attention */, overlap /* enum dtp_overlap */, output_type, guidance_passes, offload, launcher, progress;
+	int dtype, reduce_dtype, device, attention /* enum dtp_cuda_attention */, graph /* enum dtp_cuda_graph */, overlap /* enum dtp_overlap */, output_type, guidance_passes, offload, launcher, progress;
 	bool exact_timesteps, keep_text_encoder, oversubscribe, no_metadata, force, resume, show, preview, json, quiet, suggest, diff, check;
 	bool free_run, synthetic;
 	bool help, version;

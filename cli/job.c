@@ -163,7 +163,7 @@ static enum dtp_code open_device(struct dtp_rank *r, struct dtp_err *err)
 	if (r->options.device == DTP_DEVICE_CUDA &&
 	    dtp_device_libraries(r->args, tp->rank == 0 && pictures(&r->options, &r->request), tp->size > 1 && !r->seated.shared, err))
 		return err->code;
-	if (dtp_device_open(&r->seated, r->options.compute, r->threads, (enum dtp_cuda_attention)r->args->attention, r->mon, &r->backend, err))
+	if (dtp_device_open(&r->seated, r->options.compute, r->threads, r->args, r->mon, &r->backend, err))
 		return err->code;
 	return dtp_device_room(&r->seated, r->backend, r->world, err);
 }

@@ -181,6 +181,10 @@ const struct dtp_option dtp_options[] = {
 	 .offset = AT(overlap), .choices = "auto on off",
 	 .text = "on GPUs of their own, whether ranks sum a layer's first tokens while they multiply the others: auto: where each part has 512 "
 		 "tokens and 4 MiB; on: wherever they sum; off: nowhere", .def = "auto"},
+	{.name = "graph", .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_START, .offset = AT(graph),
+	 .choices = "auto off",
+	 .text = "on a GPU, how the work of a step is given to it: auto: from the third step on as one CUDA graph, and a note of why where that cannot be; "
+		 "off: one kernel after the other", .def = "auto"},
 	{.name = "threads", .may_differ = true, .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK | DTP_CMD_DECODE, .offset = AT(threads),
 	 .value = "N", .min = 1, .max = 4096, .text = "threads of all ranks of this machine together",
 	 .def = "the processors that this process may use"},

@@ -19,12 +19,15 @@
 struct dtp_backend {
 	const struct dtp_backend_ops *ops;
 	enum dtp_dtype compute; /* F32 or BF16 */
+	bool async;             /* operations may return before they are done: how long one takes is not known */
 	bool dry;               /* computes nothing and touches no data: for predicting memory and reductions */
 	/* How weights stream in best: panels of about so many bytes (0: 1 MiB), written by so many threads (0: as many as set_threads
 	 * has taken away). */
 	uint64_t panel_bytes;
 	int writers;
 };
+
+struct dtp_recording; /* each backend's own */
 
 enum dtp_weight_kind {
 	DTP_WEIGHT_MATRIX, /* [N, K], of a linear layer; stored in the layout that `linear` wants, in T */
@@ -180,6 +183,16 @@ struct dtp_backend_ops {
 	/* rgb U8 [h,w,3] (host) = round_half_even(clamp(x/2 + 0.5, 0, 1) * 255). */
 	enum dtp_code (*quantise)(struct dtp_backend *, uint8_t *rgb, struct dtp_tensor x, struct dtp_err *);
 
+	/* ---- repetition (core/replay.h), or NULL: the backend has nothing to repeat work by.  Gives the stream what enqueue(arg) gives it,
+	 * which is the same in every call with one *r (NULL before the first): operations and sums over ranks on the same memory, nothing
+	 * that waits, or moves values between host and backend.  Ranks that sum with one another call it together.  The backend may
+	 * record the work and give the recording in later calls, without enqueue; where it cannot, it asks enqueue again and does not try
+	 * any more.  *r: freed by replay_free, before the backend and the communicators of its sums. */
+	enum dtp_code (*replay)(struct dtp_backend *, struct dtp_recording **r, enum dtp_code (*enqueue)(void *arg, struct dtp_err *),
+				void *arg, struct dtp_err *);
+	const char *(*replay_refused)(struct dtp_backend *, const struct dtp_recording *r); /* NULL: it is recorded; else why not */
+	void (*replay_free)(struct dtp_backend *, struct dtp_recording *r);
+
 	/* ---- threads.  The CPU backend changes how many threads the following operations use (a phase in which the other
 	 * ranks sleep); returns the former number.  Others return 0. */
 	int (*set_threads)(struct dtp_backend *, int n);
@@ -241,9 +254,12 @@ struct dtp_cuda_layout dtp_cuda_layout(enum dtp_dtype t, enum dtp_weight_kind ki
 /* What computes attention.  AUTO: cuDNN where it does the shape, else the own kernel, and a note of which and why.  CUDNN: the same, but
  * where it is the transformer's, DTP_REFUSED with why not.  PLAIN: the own kernel. */
 enum dtp_cuda_attention { DTP_ATTENTION_AUTO, DTP_ATTENTION_CUDNN, DTP_ATTENTION_PLAIN };
+/* AUTO: what is repeated becomes a CUDA graph, where it can; else a note says why not.  OFF: every kernel is launched by itself. */
+enum dtp_cuda_graph { DTP_GRAPH_AUTO, DTP_GRAPH_OFF };
 struct dtp_cuda_options {
 	int device;                /* as dtp_cuda_gpus numbers them */
 	enum dtp_cuda_attention attention;
+	enum dtp_cuda_graph graph;
 	const char *cache;         /* folder for cuDNN's finished plans, made if need be; NULL: none */
 	const struct dtp_monitor *mon;
 };

@@ -47,7 +47,7 @@ static struct dtp_phase_report *phase_end(struct dtp_run *r, const struct timer 
 	const struct dtp_opstat *sum = &r->ctx.stat[DTP_OP_REDUCE], *before = &t->stat[DTP_OP_REDUCE];
 	rep->reductions += sum->calls - before->calls;
 	rep->reduce_bytes += sum->bytes - before->bytes;
-	rep->reduce_seconds += sum->seconds - before->seconds;
+	rep->reduce_seconds = r->ctx.timing ? rep->reduce_seconds + sum->seconds - before->seconds : -1;
 	getrusage(RUSAGE_SELF, &use);
 	rep->peak_rss = (uint64_t)use.ru_maxrss * 1024;
 	return rep;
@@ -273,6 +273,8 @@ static enum dtp_code denoise(struct dtp_run *r, int image, const char *label, st
 			watch_step(r, input, i, r->host);
 		mon->progress(mon->arg, (uint64_t)i + 1, (uint64_t)r->schedule.steps);
 	}
+	const char *refused = dtp_replay_refused(&r->ctx, &r->step);
+	snprintf(r->p->step_refused, sizeof r->p->step_refused, "%s", refused ? refused : "");
 	if (dtp_ok(&r->ctx))
 		r->ctx.be->ops->download(r->ctx.be, r->host, DTP_F32, dtp_run_latents(r, input), &r->ctx.err);
 	count_memory(r->p, r->ctx.be);
@@ -306,6 +308,12 @@ static enum dtp_code decode_image(struct dtp_session *s, struct dtp_run *r, int 
 	}
 	free(latents);
 	return r->ctx.err.code;
+}
+
+static void end_steps(struct dtp_run *r)
+{
+	dtp_replay_free(r->ctx.be, &r->step);
+	dtp_arena_free(&r->steps);
 }
 
 /* What all images of a request share. */
@@ -406,7 +414,7 @@ void dtp_session_drop(struct dtp_run *r)
 {
 	if (!r)
 		return;
-	dtp_arena_free(&r->steps);
+	end_steps(r);
 	dtp_arena_free(&r->picture);
 	dtp_run_free(r);
 	free(r);
@@ -425,7 +433,7 @@ enum dtp_code dtp_session_draw(struct dtp_session *s, struct dtp_run *r, int ima
 	if (!rc)
 		rc = denoise(r, image, label, err);
 	if (!rc && !s->pipeline->stay.pictures) { /* the transformer makes room for the VAE */
-		dtp_arena_free(&r->steps);
+		end_steps(r);
 		unload(s->pipeline, s->backend, DTP_TRANSFORMER);
 	}
 	if (!rc && r->tp->rank == 0)

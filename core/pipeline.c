@@ -516,6 +516,11 @@ const char *dtp_pipeline_builtin(const struct dtp_pipeline *p)
 	return p->family->plan;
 }
 
+const char *dtp_pipeline_step_refused(const struct dtp_pipeline *p)
+{
+	return p->step_refused;
+}
+
 int dtp_pipeline_reports(const struct dtp_pipeline *p, const struct dtp_phase_report **out)
 {
 	*out = p->report;

@@ -160,7 +160,7 @@ struct dtp_phase_report {
 	int calls;                  /* steps: their number */
 	double seconds;             /* sum over calls */
 	double flops;               /* of this rank, sum */
-	double reduce_seconds, reduce_bytes; /* waiting for and moving sums between ranks */
+	double reduce_seconds, reduce_bytes; /* waiting for and moving sums between ranks; seconds -1: not known (an asynchronous device) */
 	uint64_t reductions;
 	uint64_t bytes_read, bytes_gaps;
 	uint64_t peak_rss;          /* of the process up to the end of the phase */
@@ -168,6 +168,8 @@ struct dtp_phase_report {
 };
 /* Phases in the order in which they first ran on this rank; *out is the pipeline's.  Returns their number. */
 int dtp_pipeline_reports(const struct dtp_pipeline *p, const struct dtp_phase_report **out);
+/* Why the steps of the last image were done operation by operation; "" where the device repeated a recording of one. */
+const char *dtp_pipeline_step_refused(const struct dtp_pipeline *p);
 
 /* Gets each finished image on the first rank of the replica (its memory is the pipeline's, valid during the call); a code other
  * than DTP_OK ends the run. */

@@ -73,6 +73,7 @@ struct dtp_pipeline {
 	struct dtp_dump *stages;
 	dtp_step_fn watch;          /* NULL: nobody does */
 	void *watch_arg;
+	char step_refused[256];     /* see dtp_pipeline_step_refused */
 	struct dtp_phase_report report[DTP_MAX_REPORTS];
 	int nreports;
 	struct dtp_phase_use use[DTP_NPHASES];

@@ -106,7 +106,7 @@ enum dtp_code dtp_run_init(struct dtp_run *r, struct dtp_pipeline *p, const stru
 	int64_t unit = dtp_token_pixels(p);
 
 	*r = (struct dtp_run){.p = p, .req = req, .tp = tp, .passes = dtp_pipeline_passes(p, req)};
-	r->ctx = (struct dtp_ctx){.be = be, .tp = tp, .mon = mon, .reduce = p->reduce, .overlap = p->overlap, .timing = !be->dry, .err = DTP_ERR_INIT,
+	r->ctx = (struct dtp_ctx){.be = be, .tp = tp, .mon = mon, .reduce = p->reduce, .overlap = p->overlap, .timing = !be->dry && !be->async, .err = DTP_ERR_INIT,
 				  .dump = p->stages ? p->stages : req->dump_stages ? &r->dump : NULL,
 				  .observer = be->dry ? NULL : p->observer};
 	r->h = req->height / unit;
@@ -430,10 +430,18 @@ struct dtp_tensor dtp_run_new_input(struct dtp_run *r)
 	return input;
 }
 
-void dtp_run_step(struct dtp_run *r, struct dtp_tensor input, int i)
+struct step {
+	struct dtp_run *r;
+	struct dtp_tensor input;
+	int i; /* for the names of stages alone */
+};
+
+static void take_step(void *arg)
 {
+	struct dtp_run *r = ((struct step *)arg)->r;
+	struct dtp_tensor input = ((struct step *)arg)->input;
+	int i = ((struct step *)arg)->i;
 	uint64_t mark = dtp_arena_mark(&r->ctx.scratch);
-	tell_step(r, i);
 	struct dtp_tensor latents = dtp_run_latents(r, input), noise = predict(r, input, i, 0);
 
 	if (r->passes > 1) {
@@ -450,6 +458,14 @@ void dtp_run_step(struct dtp_run *r, struct dtp_tensor input, int i)
 	dtp_euler(&r->ctx, latents, noise, told(r, TOLD_DT));
 	dtp_stage(&r->ctx, latents, DTP_WHOLE, NULL, "step.%d.latents", i);
 	dtp_arena_release(&r->ctx.scratch, mark);
+}
+
+void dtp_run_step(struct dtp_run *r, struct dtp_tensor input, int i)
+{
+	struct step s = {r, input, i};
+
+	tell_step(r, i);
+	dtp_replay(&r->ctx, &r->step, take_step, &s);
 }
 
 int dtp_run_latents_shape(const struct dtp_run *r, int64_t shape[DTP_MAX_DIMS])

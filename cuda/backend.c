@@ -186,6 +186,9 @@ static const struct dtp_backend_ops cuda_ops = {
 	.unpatchify = dtp_cuda_unpatchify,
 	.patchify = dtp_cuda_patchify,
 	.quantise = dtp_cuda_quantise,
+	.replay = dtp_cuda_replay,
+	.replay_refused = dtp_cuda_replay_refused,
+	.replay_free = dtp_cuda_replay_free,
 	.set_threads = set_threads,
 	.measure_peak = measure_peak,
 };
@@ -295,6 +298,7 @@ enum dtp_code dtp_backend_cuda(enum dtp_dtype compute, const struct dtp_cuda_opt
 	cu->base.compute = compute;
 	cu->base.panel_bytes = PANEL_BYTES;
 	cu->base.writers = WRITERS;
+	cu->base.async = true;
 	cu->options = *options;
 	cu->no_dnn = (struct dtp_err)DTP_ERR_INIT;
 	pthread_mutex_init(&cu->writing, NULL);

@@ -25,6 +25,8 @@ enum dtp_code dtp_comm_staged(struct dtp_comm *control, struct dtp_cuda *cuda, s
 struct dtp_cuda_watch {
 	void *arg;
 	enum dtp_code (*check)(void *arg, struct dtp_err *err);
+	/* Whether all ranks say *yes; collective.  NCCL wants an operation to be recorded by all ranks or by none. */
+	enum dtp_code (*agree)(void *arg, bool *yes, struct dtp_err *err);
 	const struct dtp_monitor *mon; /* `waiting` is called around every wait */
 };
 

@@ -92,11 +92,25 @@ static double now(void)
 
 /* ---- errors */
 
+/* The backend's stream waits for what was started. */
+static enum dtp_code join_beside(struct family *f, struct dtp_err *err)
+{
+	if (!f->started)
+		return DTP_OK;
+	if (DTP_CUDA(cudaEventRecord(f->done, f->beside), err) || DTP_CUDA(cudaStreamWaitEvent(f->cuda->stream, f->done, 0), err))
+		return DTP_FAILED;
+	f->started = false;
+	return DTP_OK;
+}
+
 /* NCCL has no means to end some of the communicators and go on with the others: the ranks no longer agree on where they are.  Twice, since
  * a split that is under way may still make its part until its parent has ended. */
 static void break_off(struct family *f)
 {
 	f->broken = true;
+	if (f->cuda->recording) /* it ends with what was started beside it */
+		join_beside(f, NULL);
+	dtp_cuda_forget(f->cuda);
 	for (int turn = 0; turn < 2; turn++)
 		for (struct nccl_comm *c = f->members; c; c = c->next) {
 			if (c->comm)
@@ -159,6 +173,18 @@ static enum dtp_code check_family(struct family *f, const char *call, struct dtp
 static enum dtp_code check(void *arg, struct dtp_err *err)
 {
 	return check_family(arg, "a sum over the GPUs", err);
+}
+
+static enum dtp_code agree(void *arg, bool *yes, struct dtp_err *err)
+{
+	struct family *f = arg;
+	float no = !*yes;
+	enum dtp_code code = check_family(f, "an agreement of the ranks", err);
+
+	if (!code)
+		code = dtp_all_reduce(f->control, &no, 1, DTP_F32, err);
+	*yes = no == 0;
+	return code;
 }
 
 /* Looks once whether NCCL is done with what it goes on with in a thread of its own. */
@@ -236,14 +262,7 @@ static enum dtp_code nccl_start_all_reduce(struct dtp_comm *base, void *buf, int
 /* Also after a failure: what has been put on the stream before may be under way. */
 static enum dtp_code nccl_join(struct dtp_comm *base, struct dtp_err *err)
 {
-	struct family *f = self(base)->family;
-
-	if (!f->started)
-		return DTP_OK;
-	if (DTP_CUDA(cudaEventRecord(f->done, f->beside), err) || DTP_CUDA(cudaStreamWaitEvent(f->cuda->stream, f->done, 0), err))
-		return DTP_FAILED;
-	f->started = false;
-	return DTP_OK;
+	return join_beside(self(base)->family, err);
 }
 
 static enum dtp_code nccl_all_gather(struct dtp_comm *base, void *dst, const void *src, int64_t count, enum dtp_dtype t,
@@ -452,6 +471,7 @@ static void leave(struct nccl_comm *c)
 	struct family *f = c->family;
 	double start = now();
 
+	dtp_cuda_forget(f->cuda);
 	if (!c->comm || !comes_to_rest(f, start)) {
 		if (c->comm)
 			f->nccl.CommAbort(c->comm);
@@ -634,7 +654,7 @@ enum dtp_code dtp_comm_nccl(struct dtp_comm *control, struct dtp_cuda *cuda, dou
 	if (!f)
 		return dtp_fail(err, DTP_FAILED, "out of memory for a communicator of %d ranks", control->size);
 	*f = (struct family){.cuda = cuda, .control = control, .mon = control->mon, .timeout_s = timeout_s,
-			     .watch = {f, check, control->mon}};
+			     .watch = {f, check, agree, control->mon}};
 	struct nccl_comm *c = begin_family(f, err) ? NULL : new_member(f, control, false);
 	if (!c) {
 		enum dtp_code code = err->code ? err->code : dtp_fail(err, DTP_FAILED, "out of memory for a communicator of %d ranks",

@@ -161,6 +161,7 @@ static enum dtp_code make(struct dtp_comm *control, bool owned, struct dtp_cuda 
 	}
 	*c = (struct staged_comm){.base = {control->rank, control->size, &staged_ops, control->mon}, .control = control,
 				  .owns_control = owned, .cuda = cuda, .in = pinned, .out = (char *)pinned + BUFFER_BYTES};
+	cuda->unrecordable = "ranks that share a GPU sum through the host's memory, which waits";
 	*out = &c->base;
 	return DTP_OK;
 }

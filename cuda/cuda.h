@@ -32,6 +32,10 @@ struct dtp_cuda {
 	void *workspace;          /* of lt: DTP_CUDA_PRODUCT_WORKSPACE bytes */
 	pthread_mutex_t writing;  /* weight_write: what follows, and the stream */
 	void *panel;              /* rows as they are in their file, on their way to their weight: DTP_CUDA_PANEL bytes */
+	const char *unrecordable; /* why nothing can be recorded on this stream; NULL: nothing is known to forbid it */
+	struct dtp_recording *recordings; /* all there are */
+	bool recording;           /* one is being made: what is given to the stream goes into it */
+	bool recording_told;      /* why there is none */
 	const struct dtp_cuda_watch *watch; /* comm_cuda.h: of a communicator whose work is on the stream; else NULL */
 };
 
@@ -61,6 +65,9 @@ const void *dtp_cuda_vector_as(const struct dtp_weight *w, enum dtp_dtype t);
 /* Waits for the backend's stream, and for other ranks with it.  Instead of cudaStreamSynchronize: that would wait for ever for a rank
  * that is gone. */
 enum dtp_code dtp_cuda_wait(struct dtp_cuda *cuda, struct dtp_err *err);
+
+/* DTP_FAILED while work is recorded, for what cannot be a part of it (`what`: "an upload"). */
+enum dtp_code dtp_cuda_not_recorded(const struct dtp_cuda *cu, const char *what, struct dtp_err *err);
 
 /* ---- errors.  DTP_OK for cudaSuccess; else DTP_FAILED with "CALL: text (number), FILE:LINE" and what to do about it. */
 #define DTP_CUDA(call, err) dtp_cuda_status(call, #call, __FILE__, __LINE__, err)
@@ -94,6 +101,16 @@ enum dtp_code dtp_cuda_weight_fill(struct dtp_backend *, struct dtp_weight *, co
 void dtp_cuda_weight_free(struct dtp_backend *, struct dtp_weight *);
 void *dtp_cuda_weight_memory(struct dtp_weight *);
 uint64_t dtp_cuda_weight_bytes(struct dtp_backend *, enum dtp_weight_kind, int ndim, const int64_t *shape);
+
+/* ---- replay.c */
+enum dtp_code dtp_cuda_replay(struct dtp_backend *, struct dtp_recording **, enum dtp_code (*enqueue)(void *, struct dtp_err *), void *arg,
+			      struct dtp_err *);
+const char *dtp_cuda_replay_refused(struct dtp_backend *, const struct dtp_recording *);
+void dtp_cuda_replay_free(struct dtp_backend *, struct dtp_recording *);
+/* Ends a recording that is being made and gives up all graphs: before communicators go, which would wait for that for ever. */
+void dtp_cuda_forget(struct dtp_cuda *cu);
+/* Gives up all graphs: memory that they work in goes.  What is repeated then is recorded anew. */
+void dtp_cuda_drop_graphs(struct dtp_cuda *cu);
 
 /* ---- tokens.c, attention.c, picture.c: the operations of core/backend.h */
 enum dtp_code dtp_cuda_linear(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w,

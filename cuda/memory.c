@@ -51,13 +51,17 @@ void dtp_cuda_give(struct dtp_cuda *cu, void *p, uint64_t nbytes)
 
 static enum dtp_code resize_scratch(struct dtp_cuda *cu, uint64_t nbytes, struct dtp_err *err)
 {
-	enum dtp_code rc = dtp_cuda_wait(cu, err);
+	enum dtp_code rc = dtp_cuda_not_recorded(cu, "another amount of scratch memory", err);
 
+	if (!rc)
+		rc = dtp_cuda_wait(cu, err);
+	if (rc)
+		return rc;
+	dtp_cuda_drop_graphs(cu);
 	dtp_cuda_give(cu, cu->scratch, cu->scratch_size);
 	cu->scratch = NULL;
 	cu->scratch_size = 0;
-	if (!rc)
-		rc = dtp_cuda_take(cu, nbytes, &cu->scratch, err);
+	rc = dtp_cuda_take(cu, nbytes, &cu->scratch, err);
 	if (!rc)
 		cu->scratch_size = nbytes;
 	return rc;
@@ -130,10 +134,10 @@ enum dtp_code dtp_cuda_upload(struct dtp_backend *be, struct dtp_tensor dst, con
 {
 	struct dtp_cuda *cu = dtp_cuda_of(be);
 	int64_t n = dtp_numel(&dst), size = (int64_t)dtp_dtype_size(src_type), to = (int64_t)dtp_dtype_size(dst.dtype);
-	enum dtp_code rc = DTP_OK;
+	enum dtp_code rc = dtp_cuda_not_recorded(cu, "an upload", err);
 	void *raw;
 
-	if (n && dst.dtype == src_type)
+	if (n && !rc && dst.dtype == src_type)
 		rc = DTP_CUDA(cudaMemcpyAsync(dst.data, src, (size_t)(n * size), cudaMemcpyHostToDevice, cu->stream), err);
 	for (int64_t i = 0, m; i < n && !rc && dst.dtype != src_type; i += m) {
 		m = piece(src_type, n - i);

@@ -66,7 +66,9 @@ enum dtp_code dtp_cuda_embedding(struct dtp_backend *be, struct dtp_tensor out, 
 
 	if (!bytes)
 		return DTP_OK;
-	enum dtp_code rc = dtp_cuda_scratch(cu, bytes, &p, err);
+	enum dtp_code rc = dtp_cuda_not_recorded(cu, "an embedding of ids", err);
+	if (!rc)
+		rc = dtp_cuda_scratch(cu, bytes, &p, err);
 	if (!rc)
 		rc = DTP_CUDA(cudaMemcpyAsync(p, ids, bytes, cudaMemcpyHostToDevice, cu->stream), err);
 	if (!rc)

@@ -31,8 +31,10 @@ static enum dtp_code watched(struct dtp_cuda *cuda, const struct dtp_cuda_watch 
 enum dtp_code dtp_cuda_wait(struct dtp_cuda *cuda, struct dtp_err *err)
 {
 	const struct dtp_cuda_watch *w = cuda->watch;
-	enum dtp_code code;
+	enum dtp_code code = dtp_cuda_not_recorded(cuda, "a wait for the GPU", err);
 
+	if (code)
+		return code;
 	if (!w)
 		return DTP_CUDA(cudaStreamSynchronize(cuda->stream), err);
 	w->mon->waiting(w->mon->arg, true);

@@ -653,6 +653,162 @@ static void emulator_misses_a_communicator_that_is_left(void **state)
 	assert_int_equal(status[0], EMU_EXIT << 8);
 }
 
+/* ---- graphs */
+
+struct sums {
+	struct face *face;
+	float *x;  /* device memory, [1000] */
+	int asked; /* how often the work was */
+};
+
+static enum dtp_code sum(void *arg, struct dtp_err *err)
+{
+	struct sums *s = arg;
+
+	s->asked++;
+	return dtp_all_reduce(s->face->inner, s->x, 1000, DTP_F32, err);
+}
+
+static enum dtp_code sum_again(struct sums *s, struct dtp_recording **r, struct dtp_err *err)
+{
+	enum dtp_code code = dtp_cuda_replay(&s->face->cuda->base, r, sum, s, err);
+
+	return code ? code : dtp_cuda_wait(s->face->cuda, err);
+}
+
+/* Begins with 1 on every rank. */
+static struct sums new_sums(struct dtp_comm *c)
+{
+	struct sums s = {.face = self(c)};
+	float one[1000];
+	void *p;
+
+	for (int i = 0; i < 1000; i++)
+		one[i] = 1;
+	p = device_copy(s.face, one, sizeof one);
+	s.x = p;
+	s.face->cuda->options.mon = &monitor;
+	return s;
+}
+
+static int recordings; /* that are to come about: 0 where a rank cannot */
+
+static void sums_in_a_graph(struct dtp_comm *c)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	struct sums s = new_sums(c);
+	struct dtp_recording *r = NULL;
+	float x[1000];
+	int size = c->size;
+
+	for (int i = 0; i < 4; i++)
+		CHECK(sum_again(&s, &r, &err) == DTP_OK);
+	sure(cudaMemcpy(x, s.x, sizeof x, cudaMemcpyDeviceToHost));
+	CHECK(x[0] == (float)(size * size * size * size) && x[999] == x[0]);
+	const char *why = dtp_cuda_replay_refused(&s.face->cuda->base, r);
+	if (recordings) {
+		CHECK(s.asked == 2 && !why);
+	} else {
+		CHECK(why && strstr(why, c->rank == 1 ? "cudaGraphInstantiate: out of memory (2)" : "another rank could not"));
+		CHECK(s.asked == 5);
+	}
+	dtp_cuda_replay_free(&s.face->cuda->base, r);
+	sure(cudaFree(s.x));
+}
+
+static void nccl_sums_are_replayed(void **state)
+{
+	(void)state;
+	recordings = 1;
+	run_ranks(2, sums_in_a_graph);
+	run_ranks(3, sums_in_a_graph);
+}
+
+static void nccl_ranks_record_all_or_none(void **state)
+{
+	(void)state;
+	recordings = 0;
+	fault = "cudaGraphInstantiate:1";
+	before_meeting = rank_1_fails;
+	run_ranks(2, sums_in_a_graph);
+	run_ranks(3, sums_in_a_graph);
+	before_meeting = NULL;
+}
+
+static void death_beside_a_graph(struct dtp_comm *c)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	struct sums s = new_sums(c);
+	struct dtp_recording *r = NULL;
+	double start;
+
+	for (int i = 0; i < 3; i++)
+		CHECK(sum_again(&s, &r, &err) == DTP_OK);
+	if (c->rank == 1)
+		raise(SIGKILL);
+	start = now();
+	CHECK(sum_again(&s, &r, &err) == DTP_FAILED);
+	CHECK(err.secondary && strstr(err.message, "lost a peer"));
+	CHECK(now() - start < 5);
+	CHECK(strstr(dtp_cuda_replay_refused(&s.face->cuda->base, r), "communicators have ended"));
+	dtp_cuda_replay_free(&s.face->cuda->base, r);
+	sure(cudaFree(s.x));
+}
+
+static void nccl_death_of_a_peer_ends_a_graph(void **state)
+{
+	(void)state;
+	run_ranks_but(2, 1, death_beside_a_graph);
+}
+
+/* By hand, since the backend does not do that. */
+static cudaGraphExec_t capture_of(struct dtp_comm *c, struct sums *s)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	cudaGraphExec_t exec;
+	cudaGraph_t graph;
+
+	sure(cudaStreamBeginCapture(s->face->cuda->stream, cudaStreamCaptureModeThreadLocal));
+	CHECK(sum(s, &err) == DTP_OK);
+	sure(cudaStreamEndCapture(s->face->cuda->stream, &graph));
+	sure(cudaGraphInstantiate(&exec, graph, 0));
+	sure(cudaGraphDestroy(graph));
+	return exec;
+}
+
+static void graph_of_one_rank(struct dtp_comm *c)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	struct sums s = new_sums(c);
+
+	CHECK(sum(&s, &err) == DTP_OK);
+	if (c->rank)
+		sum(&s, &err);
+	else
+		sure(cudaGraphLaunch(capture_of(c, &s), s.face->cuda->stream));
+	dtp_cuda_wait(s.face->cuda, &err);
+	usleep(1500000); /* both are there to the end */
+}
+
+static void destroyed_before_its_graph(struct dtp_comm *c)
+{
+	struct sums s = new_sums(c);
+
+	capture_of(c, &s);
+	dtp_comm_destroy(s.face->inner);
+}
+
+static void emulator_ends_ranks_of_wrong_graphs(void **state)
+{
+	int status[2];
+
+	(void)state;
+	assert_contains(outcome_of(2, graph_of_one_rank, status), ", in a graph)");
+	assert_true(status[0] == EMU_EXIT << 8 || status[1] == EMU_EXIT << 8);
+	assert_contains(outcome_of(2, destroyed_before_its_graph, status), "ncclCommFinalize: there is a graph with operations of this");
+	assert_true(status[0] == EMU_EXIT << 8 || status[1] == EMU_EXIT << 8);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest through_host[] = {COMM_CASES, GLOO_CASES}, through_nccl[] = {COMM_CASES,
@@ -669,6 +825,10 @@ int main(int argc, char **argv)
 		cmocka_unit_test(emulator_ends_ranks_that_do_not_do_the_same),
 		cmocka_unit_test(emulator_misses_memory_that_is_left_registered),
 		cmocka_unit_test(emulator_misses_a_communicator_that_is_left),
+		cmocka_unit_test(nccl_sums_are_replayed),
+		cmocka_unit_test(nccl_ranks_record_all_or_none),
+		cmocka_unit_test(nccl_death_of_a_peer_ends_a_graph),
+		cmocka_unit_test(emulator_ends_ranks_of_wrong_graphs),
 	};
 	int failed = 0;
 

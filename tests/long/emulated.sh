@@ -10,11 +10,12 @@ for what in klein-tiny_96x64 klein-tiny_default512 klein-tiny-sharded_64x64 klei
 	golden deferred "golden_stages_${what}_tp2"
 done
 
-# draw DEGREE FAULT COUNTS: a picture, with that fault; how often each function was called goes to COUNTS.
+# draw DEGREE FAULT COUNTS: a picture in so many steps, with that fault; how often each function was called goes to COUNTS.
+steps=1
 draw() {
 	rm -f "$dir/fox.png"
 	DIFFTP_EMU_FAIL=$2 DIFFTP_EMU_CALLS=$3 timeout 180 "$emulated/difftp" --model tests/models/klein-tiny --prompt "a red fox" \
-		--height 64 --width 64 --steps 1 --seed 1 --dtype fp32 --tp-degree "$1" --timeout 60 -o "$dir/fox.png" \
+		--height 64 --width 64 --steps "$steps" --seed 1 --dtype fp32 --tp-degree "$1" --timeout 60 -o "$dir/fox.png" \
 		>"$dir/out" 2>"$dir/err" </dev/null
 }
 
@@ -59,4 +60,8 @@ each_call() {
 }
 each_call 1 "" 0 '^(cu|work)'
 each_call 2 @1 1 '^(nccl|work|cudaStreamWaitEvent|cudaStreamCreateWithPriority|cudaEventRecord|cudaDeviceGetStream)'
+# The second step becomes a graph, the third is launched as one.
+steps=3
+each_call 1 "" 0 '^cuda(Graph|StreamBegin|StreamEnd)'
+each_call 2 @1 1 '^cuda(Graph|StreamBegin|StreamEnd|Event|StreamWait)'
 finish
