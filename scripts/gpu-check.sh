@@ -163,6 +163,22 @@ piece_synthetic() {
 	done
 	say "a step:${steps%,}"
 }
+# The same without the graph.
+piece_graph() {
+	gains=
+	for model in $MODELS; do
+		for side in $SIDES; do
+			at=${model}_$side
+			report=$out/bench_$at.json
+			[ "$(json "$report" step_graph)" = true ] || { say "$at: no graph: $(json "$report" step_graph_refused)" && exit 1; }
+			synthetic "$model" "$side" "plain_$at" --graph off || exit 1
+			gain=$(compute "$(json "$out/plain_$at.json" 'phases.name=step.seconds_median') / $(json "$report" 'phases.name=step.seconds_median')")
+			figure "${at}_graph_gain" "$gain" least 1
+			gains="$gains $at $gain,"
+		done
+	done
+	say "plain launches take so many times as long:${gains%,}"
+}
 # Each operation that a model asks for, at the largest side, beside the roofline.
 piece_operations() {
 	below=
@@ -255,6 +271,7 @@ if [ $failed -eq 0 ]; then
 	run operations 100
 	run golden_bf16 60
 	run golden_tp2 60
+	run graph 100
 	run libraries 60
 	run load 60
 	run sanitizer 60
@@ -303,7 +320,7 @@ report_json() {
 		"$(string "$(git rev-parse --short HEAD 2>/dev/null || cat VERSION)")" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" \
 		"$(truth "$([ -n "$EMULATE" ] && echo yes || echo no)")" "$(truth "$([ $failed -eq 0 ] && echo yes || echo no)")" \
 		$(($(date +%s) - began)) "$(pieces_json)" "$(figures_json)"
-	for f in "$out"/gpu.json "$out"/operations_*.json "$out"/bench_*.json "$out"/load.json; do
+	for f in "$out"/gpu.json "$out"/operations_*.json "$out"/bench_*.json "$out"/plain_*.json "$out"/load.json; do
 		[ -s "$f" ] && printf ',\n %s: ' "$(string "$(basename "$f" .json)")" && cat "$f"
 	done
 	printf '}\n'

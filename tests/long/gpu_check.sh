@@ -39,8 +39,8 @@ check
 is ok true
 is emulated true
 pieces=$(value 'pieces.#')
-[ "$pieces" -eq 11 ] || fail "$pieces pieces: $(table)"
-for piece in build gpu kernels libraries golden_fp32 golden_bf16 golden_tp2 synthetic operations load sanitizer; do
+[ "$pieces" -eq 12 ] || fail "$pieces pieces: $(table)"
+for piece in build gpu kernels libraries golden_fp32 golden_bf16 golden_tp2 synthetic operations graph load sanitizer; do
 	is "pieces.name=$piece.result" ok
 done
 is gpu.name 'Emulated GPU'
