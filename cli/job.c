@@ -124,7 +124,7 @@ void dtp_rank_tell_offload(const struct dtp_rank *r, const struct dtp_offload *f
 static enum dtp_code agree_on_memory(struct dtp_rank *r, struct dtp_err *err)
 {
 	const struct dtp_args *args = r->args;
-	const struct dtp_offload_wish wish = {.asked = dtp_offload_asked(args), .passes = args->guidance_passes == DTP_ARG_PASSES_AUTO};
+	const struct dtp_offload_wish wish = dtp_offload_wish(args);
 	struct dtp_request share = largest_share(args, &r->request);
 	struct dtp_offload f;
 
@@ -382,7 +382,7 @@ static enum dtp_code check_model(const struct dtp_args *args, struct dtp_pipelin
 	if (writes && dtp_outputs_check(args, q->num_images, err))
 		return err->code;
 	struct dtp_request share = largest_share(args, q);
-	const struct dtp_offload_wish wish = {.asked = dtp_offload_asked(args), .passes = args->guidance_passes == DTP_ARG_PASSES_AUTO};
+	const struct dtp_offload_wish wish = dtp_offload_wish(args);
 	struct dtp_offload f;
 	if (dtp_offload_choose(p, o, &share, &wish, &bound, 1, &f, err))
 		return err->code;

@@ -12,6 +12,14 @@ enum dtp_arg_offload dtp_offload_asked(const struct dtp_args *args)
 	return (enum dtp_arg_offload)args->offload;
 }
 
+struct dtp_offload_wish dtp_offload_wish(const struct dtp_args *args)
+{
+	enum dtp_arg_offload asked = dtp_offload_asked(args);
+
+	return (struct dtp_offload_wish){.asked = asked, .prompts = asked == DTP_ARG_OFFLOAD_NONE && args->repeat > 1,
+					 .passes = args->guidance_passes == DTP_ARG_PASSES_AUTO};
+}
+
 /* ---- choosing */
 
 /* From least memory to most.  Embeddings that wait take 8 MB each for a model of 4B. */

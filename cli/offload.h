@@ -17,9 +17,12 @@ struct dtp_residency dtp_offload_stay(int level, bool again);
 
 struct dtp_offload_wish {
 	enum dtp_arg_offload asked;
-	bool prompts; /* several may come, each with images of its own: a batch */
+	bool prompts; /* several may come, each with images of its own: a batch; or the same once more, beside what stays */
 	bool passes;  /* whether two passes of a step are taken together may be chosen too (dtp_fit_passes) */
 };
+
+/* Of a run of one prompt, or of its repetitions, which keep all or nothing from one to the next. */
+struct dtp_offload_wish dtp_offload_wish(const struct dtp_args *args);
 
 /* Why a component stays, or does not. */
 enum dtp_offload_why { DTP_OFFLOAD_ASKED, DTP_OFFLOAD_ONCE, DTP_OFFLOAD_FITS, DTP_OFFLOAD_NO_ROOM };

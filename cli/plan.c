@@ -47,8 +47,7 @@ static enum dtp_code look_at_fit(struct dtp_plan_view *v, struct dtp_err *err)
 	v->host = dtp_host_memory("");
 	v->bound = (struct dtp_bound){.host = v->devices.n ? NULL : &v->host, .device = v->devices.n ? &v->devices : NULL,
 				      .limit = v->limit.n ? &v->limit : NULL};
-	const struct dtp_offload_wish wish = {.asked = dtp_offload_asked(v->args),
-					      .passes = v->args->guidance_passes == DTP_ARG_PASSES_AUTO};
+	const struct dtp_offload_wish wish = dtp_offload_wish(v->args);
 	if (dtp_offload_choose(v->pipeline, &v->options, &v->request, &wish, &v->bound, 1, &v->offload, err))
 		return err->code;
 	v->enough_devices = !v->devices.n || degree <= v->devices.n;

@@ -175,11 +175,11 @@ static void add_residents(const struct dtp_pipeline *p, uint64_t steps, struct d
 		vae->weights += transformer->weights;
 		vae->scratch += steps;
 	}
-	/* The next prompt is encoded beside all, and the text encoder is not loaded again for it. */
-	if (p->stay.text && p->stay.again && vae->weights > text->weights + text->staging) {
+	/* The next prompt is encoded, and drawn, beside all that stays. */
+	if (p->stay.pictures && p->stay.again)
+		transformer->weights = vae->weights;
+	if (p->stay.text && p->stay.again)
 		text->weights = vae->weights;
-		text->staging = 0;
-	}
 }
 
 static enum dtp_code predict(struct dtp_pipeline *p, const struct dtp_request *req, int rank, struct dtp_backend *dry,

@@ -33,4 +33,9 @@ case_ several_images_and_a_reference
 bench tests/models/klein-tiny 2 bf16 --height 64 --width 64 --num-images 3 --image tests/reference/klein-edit-tiny/input_ref_a.png
 within 2 text_encoder transformer vae references
 done_
+
+case_ all_components_beside_each_other
+bench tests/models/klein-tiny 2 bf16 --height 64 --width 64 --offload none --repeat 2
+within 2 text_encoder transformer vae
+done_
 finish
