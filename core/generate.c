@@ -86,6 +86,12 @@ static enum dtp_code enter(struct dtp_run *r, int phase, struct dtp_err *err)
 
 /* ---- loading */
 
+/* Over which the component's ranks send each other what none of them splits; NULL: each reads it. */
+static struct dtp_comm *sums_of(const struct dtp_run *r, const struct dtp_component *c)
+{
+	return c->degree > 1 ? r->ctx.sums : NULL;
+}
+
 /* which: a component, or DTP_REFERENCES for the VAE's encoder. */
 static enum dtp_code load(struct dtp_run *r, int which, struct dtp_err *err)
 {
@@ -97,9 +103,9 @@ static enum dtp_code load(struct dtp_run *r, int which, struct dtp_err *err)
 		return DTP_OK;
 	struct timer t = phase_begin(r);
 	stage(r, DTP_PHASE_LOAD, names[which]);
-	struct dtp_comm *sums = c->degree > 1 ? r->ctx.sums : NULL;
 	if (r->p->synthetic ? dtp_synthetic_load(c->tree, rank, c->degree, r->ctx.be, r->ctx.mon, err)
-			    : dtp_weights_load_shared(c->tree, &c->st, c->prefix, rank, c->degree, r->ctx.be, sums, r->ctx.mon, &c->stats, err))
+			    : dtp_weights_load_shared(c->tree, &c->st, c->prefix, rank, c->degree, r->ctx.be, sums_of(r, c), r->ctx.mon,
+						      &c->stats, err))
 		return err->code;
 	c->loaded = true;
 	struct dtp_phase_report *rep = phase_end(r, &t, names[which]);
@@ -122,7 +128,7 @@ static void readahead(const struct dtp_run *r, int which)
 	const struct dtp_component *c = &r->p->component[which];
 	int rank = dtp_component_rank(c, r->tp->rank);
 	if (!c->loaded && !c->absent && !r->p->streamed && !r->p->synthetic && (c->degree > 1 || r->tp->rank == 0))
-		dtp_weights_readahead(c->tree, &c->st, c->prefix, rank, c->degree, UINT64_MAX);
+		dtp_weights_readahead(c->tree, &c->st, c->prefix, rank, c->degree, sums_of(r, c), UINT64_MAX);
 }
 
 /* ---- phases */

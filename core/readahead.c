@@ -98,23 +98,24 @@ static struct ahead *ahead_new(const struct dtp_st *st)
 }
 
 /* Reading ahead is a favour: whatever fails here, the load itself will say. */
-void dtp_weights_readahead(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
-			   uint64_t budget)
+uint64_t dtp_weights_readahead(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree, bool shared,
+			       uint64_t budget)
 {
+	uint64_t left = budget;
 	struct dtp_item *items;
 	pthread_attr_t attr;
 	pthread_t thread;
 	int n;
 
-	if (dtp_weights_collect(tree, st, prefix, rank, degree, false, &items, &n, NULL))
-		return;
+	if (dtp_weights_collect(tree, st, prefix, rank, degree, shared && degree > 1, &items, &n, NULL))
+		return 0;
 	struct ahead *a = ahead_new(st);
 	for (int i = 0; a && i < n; i++)
-		if (items[i].home && !add_slice(a, st, &items[i].slice, &budget))
+		if (dtp_item_is_read(&items[i], rank) && !add_slice(a, st, &items[i].slice, &left))
 			break;
 	free(items);
 	if (!a)
-		return;
+		return 0;
 	bool ok = !pthread_attr_init(&attr);
 	if (ok) {
 		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
@@ -123,4 +124,5 @@ void dtp_weights_readahead(const struct dtp_tree *tree, const struct dtp_st *st,
 	}
 	if (!ok)
 		ahead_free(a);
+	return ok ? budget - left : 0;
 }

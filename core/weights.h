@@ -57,7 +57,8 @@ enum dtp_code dtp_weights_slice(const struct dtp_tree *tree, const struct dtp_st
 				const struct dtp_param *p, int rank, int degree, void *dst, struct dtp_err *err);
 
 /* Asks the kernel to read this rank's slices ahead into the page cache (posix_fadvise WILLNEED), in the background, at most
- * `budget` bytes: called while another component computes. */
-void dtp_weights_readahead(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
-			   uint64_t budget);
+ * `budget` bytes: called while another component computes.  shared: those that dtp_weights_load_shared reads here.  Returns the bytes
+ * asked for, small gaps included. */
+uint64_t dtp_weights_readahead(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree, bool shared,
+			       uint64_t budget);
 #endif

@@ -808,7 +808,7 @@ static void weights_readahead_within_budget(void **state)
 	large_net(&t, &st, &path);
 	drop_cache(path);
 	bool drops = cached_pages(path, &pages) < pages / 10; /* not on tmpfs */
-	dtp_weights_readahead(&t, &st, "", 0, 1, 40000000);
+	assert_int_equal(dtp_weights_readahead(&t, &st, "", 0, 1, false, 40000000), 40000000);
 	dtp_st_close(&st); /* while it is at work */
 	for (int i = 0; i < 12000 && cached < 40000000 / 4096; i++) {
 		cached = cached_pages(path, &pages);
@@ -818,6 +818,30 @@ static void weights_readahead_within_budget(void **state)
 	if (drops) /* the kernel may round up to its own unit */
 		assert_true(cached <= pages * 6 / 10);
 	dtp_tree_free(&t);
+}
+
+/* Where ranks send each other what none of them splits, the kernel is asked for each of those bytes by one of them. */
+static void weights_readahead_shared_bytes_once(void **state)
+{
+	enum { FILE_BYTES = 40 * 2000000 };
+	uint64_t asked = 0, most = 0;
+	const char *path;
+	struct dtp_tree t;
+	struct dtp_st st;
+
+	(void)state;
+	large_net(&t, &st, &path);
+	for (int rank = 0; rank < 4; rank++) {
+		uint64_t bytes = dtp_weights_readahead(&t, &st, "", rank, 4, true, UINT64_MAX);
+		asked += bytes;
+		most = bytes > most ? bytes : most;
+	}
+	/* A tensor of another rank between two of one's own is more than a gap. */
+	assert_int_equal(asked, FILE_BYTES);
+	assert_int_equal(most, FILE_BYTES / 4);
+	assert_int_equal(dtp_weights_readahead(&t, &st, "", 3, 4, false, UINT64_MAX), FILE_BYTES);
+	dtp_tree_free(&t);
+	dtp_st_close(&st);
 }
 
 int main(void)
@@ -844,6 +868,7 @@ int main(void)
 		cmocka_unit_test(weights_load_backend_fails),
 		cmocka_unit_test(weights_load_as_the_backend_wants),
 		cmocka_unit_test(weights_readahead_within_budget),
+		cmocka_unit_test(weights_readahead_shared_bytes_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
