@@ -29,7 +29,8 @@ struct panel {
 /* The factors of an item: read before its first panel, by the thread that reads this, kept to its last. */
 struct adding {
 	struct dtp_lora_slice *factors;
-	int left; /* panels */
+	struct dtp_err lost; /* why there are none; code DTP_OK: they are there, or to be read */
+	int left;            /* panels */
 };
 
 struct load {
@@ -42,9 +43,8 @@ struct load {
 	struct panel *panels;
 	int npanels, ahead; /* ahead: in panels */
 	struct adding *adding; /* per item */
-	pthread_mutex_t lock;  /* guards adding and lost */
+	pthread_mutex_t lock;  /* guards adding */
 	pthread_cond_t read;   /* one of these has changed */
-	struct dtp_err lost;   /* why factors are missing; code DTP_OK: none are */
 	uint64_t slot_bytes, done, total;
 	_Atomic uint64_t gaps, requests;
 };
@@ -253,7 +253,7 @@ static void read_factors(struct load *ld, int item)
 	pthread_mutex_lock(&ld->lock);
 	ld->adding[item].factors = f;
 	if (!f)
-		ld->lost = err;
+		ld->adding[item].lost = err;
 	pthread_cond_broadcast(&ld->read);
 	pthread_mutex_unlock(&ld->lock);
 }
@@ -276,14 +276,15 @@ static enum dtp_code fill(void *arg, int job, void *buf, struct dtp_err *err)
 /* They are there, or being read: the panel's item was begun before the panel was read. */
 static enum dtp_code take_factors(struct load *ld, int item, const struct dtp_lora_slice **out, struct dtp_err *err)
 {
+	const struct adding *a = &ld->adding[item];
 	enum dtp_code rc = DTP_OK;
 
 	pthread_mutex_lock(&ld->lock);
-	while (!ld->adding[item].factors && !ld->lost.code)
+	while (!a->factors && !a->lost.code)
 		pthread_cond_wait(&ld->read, &ld->lock);
-	*out = ld->adding[item].factors;
+	*out = a->factors;
 	if (!*out)
-		rc = dtp_fail(err, ld->lost.code, "%s", ld->lost.message);
+		rc = dtp_fail(err, a->lost.code, "%s", a->lost.message);
 	pthread_mutex_unlock(&ld->lock);
 	return rc;
 }
@@ -452,8 +453,7 @@ enum dtp_code dtp_weights_load_shared(struct dtp_tree *tree, const struct dtp_st
 				      struct dtp_backend *be, struct dtp_comm *sums, const struct dtp_monitor *mon,
 				      struct dtp_load_stats *stats, struct dtp_err *err)
 {
-	struct load ld = {.st = st, .be = be, .mon = mon, .rank = rank, .lock = PTHREAD_MUTEX_INITIALIZER, .read = PTHREAD_COND_INITIALIZER,
-			  .lost = DTP_ERR_INIT};
+	struct load ld = {.st = st, .be = be, .mon = mon, .rank = rank, .lock = PTHREAD_MUTEX_INITIALIZER, .read = PTHREAD_COND_INITIALIZER};
 	double start = dtp_seconds();
 	enum dtp_code rc;
 

@@ -478,15 +478,21 @@ static void weights_load_adds_what_readers_read(void **state)
 		must(load_with_lora(threads, false, &err), &err);
 }
 
-/* Whoever waits for factors that cannot be read is told so, and the load ends. */
+/* Whoever waits for factors that cannot be read is told so, about the layer that wants them, and the load ends. */
 static void weights_load_factors_that_are_missing(void **state)
 {
 	struct dtp_err err = DTP_ERR_INIT;
+	int layer, factors;
 
 	(void)state;
-	for (int threads = 0; threads <= 4; threads += 2) {
-		assert_int_equal(load_with_lora(threads, true, &err), DTP_FAILED);
+	for (int i = 0; i < 20; i++) {
+		assert_int_equal(load_with_lora(i % 3 * 2, true, &err), DTP_FAILED);
 		assert_message(&err, DTP_FAILED, "while loading 'transformer_blocks.", "lora.safetensors'", (char *)NULL);
+		const char *tensor = strstr(err.message, "'transformer.transformer_blocks.");
+		assert_non_null(tensor);
+		assert_int_equal(sscanf(err.message, "while loading 'transformer_blocks.%d", &layer), 1);
+		assert_int_equal(sscanf(tensor, "'transformer.transformer_blocks.%d", &factors), 1);
+		assert_int_equal(layer, factors);
 	}
 }
 
