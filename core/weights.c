@@ -117,7 +117,17 @@ static enum dtp_code collect_one(void *arg, const struct dtp_param *p, const str
 	return DTP_OK;
 }
 
-/* Items in the order of the tree: each that is whole on all ranks goes to the rank that has been given least. */
+static uint64_t elements(const struct dtp_item *it)
+{
+	uint64_t n = 1;
+
+	for (int d = 0; d < it->ndim; d++)
+		n *= (uint64_t)it->shape[d];
+	return n;
+}
+
+/* Items in the order of the tree: each that is whole on all ranks goes to the rank that has been given least.  Counted in elements: all ranks
+ * must come to the same, and the dtypes of their files may differ. */
 static enum dtp_code give_to_readers(struct dtp_item *items, int n, int degree, struct dtp_err *err)
 {
 	uint64_t *given = calloc((size_t)degree, sizeof *given);
@@ -125,13 +135,13 @@ static enum dtp_code give_to_readers(struct dtp_item *items, int n, int degree, 
 	if (!given)
 		return dtp_fail(err, DTP_FAILED, "out of memory for a list of %d ranks", degree);
 	for (struct dtp_item *it = items; it < items + n; it++) {
-		if (!it->home || it->split.dim >= 0 || !dtp_slice_bytes(&it->slice))
+		if (!it->home || it->split.dim >= 0 || !elements(it))
 			continue;
 		it->reader = 0;
 		for (int r = 1; r < degree; r++)
 			if (given[r] < given[it->reader])
 				it->reader = r;
-		given[it->reader] += dtp_slice_bytes(&it->slice);
+		given[it->reader] += elements(it);
 	}
 	free(given);
 	return DTP_OK;

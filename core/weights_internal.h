@@ -28,7 +28,7 @@ struct dtp_item {
 enum { DTP_ITEM_EACH = -1 };
 
 /* Every slice that the rank needs, in the order of the files; *items is malloc'd.  shared: what no plan splits is read by one rank for
- * all, which are given about the same number of bytes. */
+ * all, which are given about the same number of elements. */
 enum dtp_code dtp_weights_collect(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
 				  bool shared, struct dtp_item **items, int *n, struct dtp_err *err);
 /* Whether this rank reads it from its file. */

@@ -5,6 +5,7 @@
 #include "recorder.h"
 #include "remote.h"
 #include "thread_comm.h"
+#include "weights_internal.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -561,6 +562,30 @@ static void *load_shared(void *arg)
 	return NULL;
 }
 
+/* The same tensors, the last one first: a rank's file need not be a copy of another's. */
+static const char *write_reversed(const char *path)
+{
+	static char reversed[700], header[20000];
+	struct dtp_err err = DTP_ERR_INIT;
+	struct content c[NMIXED];
+	struct dtp_st st;
+	size_t data;
+
+	for (int i = 0; i < NMIXED; i++)
+		c[i] = mixed[NMIXED - 1 - i];
+	size_t len = checkpoint_header(header, sizeof header, c, NMIXED, &data);
+	char *all = malloc(len + data), *at = all + len;
+	memcpy(all, header, len);
+	open_file(path, &st);
+	for (int i = 0; i < NMIXED; at += content_bytes(&c[i]), i++)
+		must(dtp_st_read(&st, dtp_st_find(&st, c[i].name), 0, content_bytes(&c[i]), at, &err), &err);
+	dtp_st_close(&st);
+	snprintf(reversed, sizeof reversed, "%s/reversed.safetensors", temp_dir());
+	write_file(reversed, all, len + data);
+	free(all);
+	return reversed;
+}
+
 /* Every byte that all ranks have alike is read by one of them, and is right on each. */
 static void weights_load_shared_bytes_once(void **state)
 {
@@ -568,6 +593,7 @@ static void weights_load_shared_bytes_once(void **state)
 
 	(void)state;
 	snprintf(path, sizeof path, "%s", write_checkpoint("shared.safetensors", mixed, NMIXED));
+	const char *reversed = write_reversed(path);
 	for (int degree = 1; degree <= 4; degree++) {
 		struct sharing ranks[4] = {0};
 		struct hub hub = {0};
@@ -575,7 +601,7 @@ static void weights_load_shared_bytes_once(void **state)
 		pthread_barrier_init(&hub.barrier, NULL, (unsigned)degree);
 		for (int i = 0; i < degree; i++) {
 			ranks[i].comm = thread_comm_make(i, degree, &hub);
-			ranks[i].path = path;
+			ranks[i].path = i % 2 ? reversed : path;
 			assert_int_equal(pthread_create(&ranks[i].thread, NULL, load_shared, &ranks[i]), 0);
 		}
 		for (int i = 0; i < degree; i++)
@@ -592,6 +618,40 @@ static void weights_load_shared_bytes_once(void **state)
 		assert_int_equal(read, ranks[0].of_file);
 		assert_true(degree == 1 || most < read); /* not all by the same one */
 	}
+}
+
+/* Ranks whose files have other dtypes come to the same about who reads what. */
+static void weights_shared_readers_are_the_same(void **state)
+{
+	struct content c[NMIXED];
+	struct dtp_st st[2];
+	struct dtp_item *items[2];
+	struct dtp_tree t;
+	int n[2], seen = 0;
+
+	(void)state;
+	memcpy(c, mixed, sizeof mixed);
+	mixed_tree(&t, &layers);
+	plan_text(&t, "{}", 2);
+	for (int rank = 0; rank < 2; rank++) {
+		struct dtp_err err = DTP_ERR_INIT;
+		open_file(write_checkpoint(rank ? "other.safetensors" : "one.safetensors", c, NMIXED), &st[rank]);
+		must(dtp_weights_collect(&t, &st[rank], "net.", rank, 2, true, &items[rank], &n[rank], &err), &err);
+		c[4].dtype = "F32"; /* of the second file, where this one is the largest */
+	}
+	assert_int_equal(n[0], n[1]);
+	for (int i = 0; i < n[0]; i++)
+		for (int k = 0; k < n[1]; k++)
+			if (items[0][i].param == items[1][k].param) {
+				assert_int_equal(items[0][i].reader, items[1][k].reader);
+				seen |= 1 << items[0][i].reader;
+			}
+	assert_int_equal(seen, 3);
+	for (int rank = 0; rank < 2; rank++) {
+		free(items[rank]);
+		dtp_st_close(&st[rank]);
+	}
+	dtp_tree_free(&t);
 }
 
 /* ---- what goes wrong */
@@ -867,6 +927,7 @@ int main(void)
 		cmocka_unit_test(weights_load_adds_what_readers_read),
 		cmocka_unit_test(weights_load_factors_that_are_missing),
 		cmocka_unit_test(weights_load_shared_bytes_once),
+		cmocka_unit_test(weights_shared_readers_are_the_same),
 		cmocka_unit_test(weights_load_progress),
 		cmocka_unit_test(weights_load_file_truncated),
 		cmocka_unit_test(weights_load_file_grown),
