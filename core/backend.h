@@ -16,6 +16,9 @@
 #include "monitor.h"
 #include "tensor.h"
 
+/* Host memory that weights pass through on their way from a file, or from where they are computed, to where they stay: at most. */
+#define DTP_STAGING_BYTES (64u << 20)
+
 struct dtp_backend {
 	const struct dtp_backend_ops *ops;
 	enum dtp_dtype compute; /* F32 or BF16 */
@@ -103,7 +106,7 @@ struct dtp_backend_ops {
 	enum dtp_code (*weight_write)(struct dtp_backend *, struct dtp_weight *, int64_t row0, int64_t nrows,
 				      const void *src, enum dtp_dtype src_type, struct dtp_err *);
 	/* Computes the whole parameter instead, what f says of it: the same bits in T whatever the backend.  Called by the backend's own
-	 * thread, while nothing is written. */
+	 * thread, while nothing is written.  Takes at most DTP_STAGING_BYTES of the host's memory meanwhile, unless 64 rows are more. */
 	enum dtp_code (*weight_fill)(struct dtp_backend *, struct dtp_weight *, const struct dtp_fill *f, struct dtp_err *);
 	/* dst [n, k] += all parts: dst F32 or BF16, dense, in host memory, summed in f32 and rounded once.  What is added to a panel
 	 * before it is written.  Several threads may call it at once, as weight_write. */

@@ -33,7 +33,6 @@ struct dtp_load_stats {
 /* Loads what dtp_plan_bind has bound for rank/degree into tree->modules[i].layer->weight/bias.  Several reads are in flight;
  * the buffers are at most DTP_STAGING_BYTES.  Stops with DTP_INTERRUPTED when mon->stopped says so.  On failure everything
  * that was allocated is freed. */
-#define DTP_STAGING_BYTES (64u << 20)
 enum dtp_code dtp_weights_load(struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
 			       struct dtp_backend *be, const struct dtp_monitor *mon, struct dtp_load_stats *stats,
 			       struct dtp_err *err);
@@ -46,7 +45,7 @@ void dtp_weights_free(struct dtp_tree *tree, struct dtp_backend *be);
 /* Memory of this rank's weights in the backend, and their bytes in the file. */
 uint64_t dtp_weights_param_memory(const struct dtp_param *p, const struct dtp_split *s, struct dtp_backend *be);
 uint64_t dtp_weights_memory(const struct dtp_tree *tree, int rank, int degree, struct dtp_backend *be);
-/* What loading takes beside the weights, at most: the staging buffers and what is added by a LoRA. */
+/* What loading, or computing them, takes of the host beside the weights, at most: the staging buffers and what is added by a LoRA. */
 uint64_t dtp_weights_staging(const struct dtp_tree *tree, int rank, int degree);
 /* shared: as dtp_weights_load_shared reads them. */
 uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree, bool shared);

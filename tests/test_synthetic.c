@@ -239,6 +239,23 @@ static void synthetic_vectors(void **state)
 	dtp_tree_free(&t);
 }
 
+/* Of many threads' panels there are as many at once as may pass from a file, which is what is predicted. */
+static void synthetic_panels_are_bounded(void **state)
+{
+	static const uint64_t bytes[] = {64 * 4, 64 * 3072 * 4, 64 * 27648 * 4, DTP_STAGING_BYTES / 2, DTP_STAGING_BYTES / 2 + 4, DTP_STAGING_BYTES};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
+		for (int threads = 1; threads <= 256; threads *= 2) {
+			int n = dtp_cpu_fill_threads(threads, 1000, bytes[i]);
+			assert_in_range(n, 1, threads);
+			assert_true((uint64_t)n * bytes[i] <= DTP_STAGING_BYTES);
+			assert_true(n == threads || ((uint64_t)n + 1) * bytes[i] > DTP_STAGING_BYTES);
+		}
+	assert_int_equal(dtp_cpu_fill_threads(8, 3, 64 * 4), 3);
+	assert_int_equal(dtp_cpu_fill_threads(8, 3, DTP_STAGING_BYTES + 4), 1); /* 64 rows that are more by themselves */
+}
+
 static bool stopped_at_last(void *arg)
 {
 	return --*(int *)arg == 0;
@@ -355,7 +372,8 @@ int main(int argc, char **argv)
 	const struct CMUnitTest all[] = {
 		cmocka_unit_test(synthetic_slices),	     cmocka_unit_test(synthetic_sizes_of_values),
 		cmocka_unit_test(synthetic_vectors),	     cmocka_unit_test(synthetic_load_ends_early),
-		cmocka_unit_test(synthetic_prompts),	     cmocka_unit_test(synthetic_runs_klein),
+		cmocka_unit_test(synthetic_prompts),	     cmocka_unit_test(synthetic_panels_are_bounded),
+		cmocka_unit_test(synthetic_runs_klein),
 		cmocka_unit_test(synthetic_runs_guided),     cmocka_unit_test(synthetic_runs_dev),
 	};
 

@@ -105,6 +105,8 @@ enum dtp_code dtp_cpu_weight_new(struct dtp_backend *be, enum dtp_weight_kind ki
 				 struct dtp_weight **out, struct dtp_err *err);
 enum dtp_code dtp_cpu_weight_write(struct dtp_backend *be, struct dtp_weight *w, int64_t row0, int64_t nrows,
 				   const void *src, enum dtp_dtype src_type, struct dtp_err *err);
+/* So many of `threads` fill a weight of `panels` panels: each has one of its own, DTP_STAGING_BYTES in all unless one is more. */
+int dtp_cpu_fill_threads(int threads, int64_t panels, uint64_t panel_bytes);
 enum dtp_code dtp_cpu_weight_fill(struct dtp_backend *be, struct dtp_weight *w, const struct dtp_fill *f, struct dtp_err *err); /* fill.c */
 enum dtp_code dtp_cpu_host_alloc(struct dtp_backend *be, uint64_t nbytes, void **p, struct dtp_err *err);
 void dtp_cpu_host_free(struct dtp_backend *be, void *p);

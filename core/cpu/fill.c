@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Weights that are computed: a panel at a time in each thread, which is then written as one from a file would be. */
+/* Weights that are computed: a panel at a time in each thread, which is then written as one from a file would be.  The panels together are
+ * as bounded as what passes from a file. */
 #include <omp.h>
 #include <stdlib.h>
 
@@ -25,11 +26,19 @@ static void fill_rows(float *x, const struct dtp_fill *f, int64_t row, int64_t n
 		}
 }
 
+int dtp_cpu_fill_threads(int threads, int64_t panels, uint64_t panel_bytes)
+{
+	uint64_t n = DTP_STAGING_BYTES / panel_bytes;
+
+	n = n < (uint64_t)panels ? n : (uint64_t)panels;
+	return n < 1 ? 1 : n < (uint64_t)threads ? (int)n : threads;
+}
+
 enum dtp_code dtp_cpu_weight_fill(struct dtp_backend *be, struct dtp_weight *weight, const struct dtp_fill *f, struct dtp_err *err)
 {
 	const struct dtp_cpu_weight *w = dtp_cpu_weight_of(weight);
-	int threads = dtp_cpu_of(be)->threads;
 	int64_t panel = DTP_NB * w->k, panels = w->k ? dtp_pack_blocks(w->n) : 0;
+	int threads = panels ? dtp_cpu_fill_threads(dtp_cpu_of(be)->threads, panels, (uint64_t)panel * sizeof(float)) : 1;
 	size_t bytes = (size_t)(threads * panel) * sizeof(float);
 	float *all = panels ? malloc(bytes) : NULL;
 	struct dtp_err first = DTP_ERR_INIT;
