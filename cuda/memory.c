@@ -128,6 +128,18 @@ static int64_t piece(enum dtp_dtype t, int64_t left)
 	return left < n ? left : n;
 }
 
+/* Waits, after a failure too, until the host's memory of a transfer is the caller's again.  A wait that was broken off has ended the
+ * communicators: then nothing on the stream waits for other ranks. */
+static enum dtp_code transferred(struct dtp_cuda *cu, enum dtp_code rc, struct dtp_err *err)
+{
+	if (cu->recording) /* nothing was begun */
+		return rc;
+	enum dtp_code waited = dtp_cuda_wait(cu, rc ? NULL : err);
+	if (waited)
+		cudaStreamSynchronize(cu->stream);
+	return rc ? rc : waited;
+}
+
 /* A GPU that reads pageable memory by itself (ATS, HMM) may do so after the call of the copy: the source is the caller's again only when
  * the stream has come past it. */
 enum dtp_code dtp_cuda_upload(struct dtp_backend *be, struct dtp_tensor dst, const void *src, enum dtp_dtype src_type, struct dtp_err *err)
@@ -148,7 +160,7 @@ enum dtp_code dtp_cuda_upload(struct dtp_backend *be, struct dtp_tensor dst, con
 		if (!rc)
 			rc = DTP_CUDA(dtp_k_copy(cu->stream, flat((char *)dst.data + i * to, dst.dtype, m), flat(raw, src_type, m)), err);
 	}
-	return rc ? rc : dtp_cuda_wait(cu, err);
+	return transferred(cu, rc, err);
 }
 
 enum dtp_code dtp_cuda_download(struct dtp_backend *be, void *dst, enum dtp_dtype dst_type, struct dtp_tensor src, struct dtp_err *err)
@@ -170,7 +182,7 @@ enum dtp_code dtp_cuda_download(struct dtp_backend *be, void *dst, enum dtp_dtyp
 			rc = DTP_CUDA(cudaMemcpyAsync((char *)dst + i * size, raw, (size_t)(m * size), cudaMemcpyDeviceToHost, cu->stream),
 				      err);
 	}
-	return rc ? rc : dtp_cuda_sync(be, err);
+	return transferred(cu, rc, err);
 }
 
 enum dtp_code dtp_cuda_sync(struct dtp_backend *be, struct dtp_err *err)

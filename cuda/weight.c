@@ -153,8 +153,8 @@ enum dtp_code dtp_cuda_weight_write(struct dtp_backend *be, struct dtp_weight *w
 		return DTP_FAILED;
 	pthread_mutex_lock(&cu->writing);
 	enum dtp_code rc = enqueue(cu, w, row0, nrows, src, src_type, read, err);
-	if (rc) /* src may be read by what came before the failure */
-		dtp_cuda_wait(cu, NULL);
+	if (rc) /* src may be read by what came before the failure.  This thread must not look after NCCL, and nothing of NCCL's is there. */
+		cudaStreamSynchronize(cu->stream);
 	pthread_mutex_unlock(&cu->writing);
 	if (!rc) /* the caller fills src anew */
 		rc = DTP_CUDA(cudaEventSynchronize(read), err);

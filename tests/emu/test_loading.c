@@ -4,8 +4,12 @@
 
 #include <cuda_runtime_api.h>
 #include <math.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#include "../../cuda/cuda.h"
+#include "../../cuda/comm_cuda.h"
+#include "where.h"
 
 static struct layers layers;
 
@@ -113,6 +117,77 @@ static void load_every_kind(void)
 	dtp_st_close(&st);
 }
 
+/* ---- a run that is ending */
+
+static enum dtp_code ending(void *arg, struct dtp_err *err)
+{
+	(void)arg;
+	return dtp_fail(err, DTP_INTERRUPTED, "the run is ending");
+}
+
+/* Nothing reads the source any more when the call has failed: the emulator ends a process that changes it before. */
+static int upload_while_ending(struct dtp_backend *be)
+{
+	int64_t n = 1000;
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_tensor x = dtp_tensor_make(NULL, DTP_BF16, 1, &n);
+	void *from;
+
+	if (be->ops->alloc(be, 2000, &x.data, &err) || be->ops->host_alloc(be, 2000, &from, &err))
+		return 1;
+	memset(from, 1, 2000);
+	if (be->ops->upload(be, x, from, DTP_BF16, &err) != DTP_INTERRUPTED)
+		return 2;
+	memset(from, 2, 2000);
+	return cudaDeviceSynchronize() ? 3 : 0;
+}
+
+/* DIFFTP_EMU_FAIL: the rows are copied, but cannot be turned. */
+static int write_while_ending(struct dtp_backend *be)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_weight *w;
+	void *from;
+
+	if (be->ops->weight_new(be, DTP_WEIGHT_MATRIX, 2, (int64_t[]){10, 100}, &w, &err) || be->ops->host_alloc(be, 2000, &from, &err))
+		return 1;
+	memset(from, 1, 2000);
+	if (be->ops->weight_write(be, w, 0, 10, from, DTP_F16, &err) != DTP_FAILED)
+		return 2;
+	memset(from, 2, 2000);
+	return cudaDeviceSynchronize() ? 3 : 0;
+}
+
+static void in_a_process(const char *fault, int (*fn)(struct dtp_backend *))
+{
+	const struct dtp_cuda_watch watch = {.check = ending, .mon = &dtp_monitor_none};
+	pid_t pid = fork();
+	int status;
+
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		signal(SIGSEGV, SIG_DFL); /* not cmocka's: the emulator sets its own */
+		setenv("DIFFTP_EMU_STREAMS", "deferred", 1);
+		if (fault)
+			setenv("DIFFTP_EMU_FAIL", fault, 1);
+		struct dtp_backend *be = open_gpu(DTP_BF16);
+		dtp_cuda_of(be)->watch = &watch;
+		_exit(fn(be));
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+/* Before the other case: the emulator begins anew in each process. */
+static void loading_that_fails_leaves_the_source(void **state)
+{
+	(void)state;
+	if (!EMULATED)
+		skip();
+	in_a_process(NULL, upload_while_ending);
+	in_a_process("cudaLaunchKernelExC:1", write_while_ending);
+}
+
 /* One case: cmocka puts its own handler of SIGSEGV in front of the emulator's before each. */
 static void loading_fills_device_memory(void **state)
 {
@@ -124,6 +199,7 @@ static void loading_fills_device_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(loading_that_fails_leaves_the_source),
 		cmocka_unit_test(loading_fills_device_memory),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
