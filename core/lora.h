@@ -46,7 +46,7 @@ struct dtp_lora_slice {
 enum dtp_code dtp_lora_slice_read(const struct dtp_module *m, const struct dtp_split *split, struct dtp_lora_slice **out,
 				  struct dtp_err *err);
 /* Has the kernel read the factors that dtp_lora_slice_read will want, in the background. */
-void dtp_lora_slice_prefetch(const struct dtp_module *m);
+void dtp_lora_slice_prefetch(const struct dtp_module *m, const struct dtp_split *split);
 void dtp_lora_slice_free(struct dtp_lora_slice *s); /* NULL is allowed */
 /* What it takes, reading included, without reading: for the fit report.  0 for a module to which nothing is added. */
 uint64_t dtp_lora_slice_bytes(const struct dtp_module *m, const struct dtp_split *split);

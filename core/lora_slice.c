@@ -1,76 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A rank's part of the factors: the columns of A and the rows of B that its slice of the weight has. */
 #include "lora.h"
+#include "slice.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Elements [from, from + n) of an entry's data as values of t, which is its own dtype or F32. */
-static enum dtp_code read_values(const struct dtp_lora_part *p, const struct dtp_st_entry *e, int64_t from, int64_t n, enum dtp_dtype t,
-				 void *dst, struct dtp_err *err)
+/* The rank's columns of A, which are all unless the weight is split by them. */
+static struct dtp_slice slice_of_a(const struct dtp_lora_part *p, const struct dtp_split *split, int64_t cols)
 {
-	uint64_t size = dtp_dtype_size(e->dtype);
+	uint64_t size = dtp_dtype_size(p->a->dtype);
+	struct dtp_slice s = {.entry = p->a, .rows = p->a->shape[0], .row_bytes = (uint64_t)cols * size,
+			      .file_row_bytes = (uint64_t)p->a->shape[1] * size, .columns = split->dim == 1, .nruns = 1};
 
-	if (e->dtype == t)
-		return dtp_st_read(p->st, e, (uint64_t)from * size, (uint64_t)n * size, dst, err);
-	void *raw = malloc((size_t)((uint64_t)n * size) + 1);
+	s.run[0].end = (uint64_t)s.rows;
+	for (int i = 0; s.columns && i < split->nruns; i++) {
+		s.run[i].begin = (uint64_t)split->run[i].begin * size;
+		s.run[i].end = (uint64_t)split->run[i].end * size;
+		s.nruns = i + 1;
+	}
+	return s;
+}
+
+/* Rows [begin, end) of the module, which may come from two places of B. */
+static void add_rows(const struct dtp_lora_part *p, int64_t begin, int64_t end, int64_t whole, struct dtp_slice *s)
+{
+	for (int64_t row = begin, n; row < end; row += n) {
+		int64_t at = (row + p->first_row) % whole;
+		n = end - row < whole - at ? end - row : whole - at;
+		s->run[s->nruns].begin = (uint64_t)(p->row0 + at);
+		s->run[s->nruns++].end = (uint64_t)(p->row0 + at + n);
+	}
+}
+
+/* B's rows for the module's slice. */
+static struct dtp_slice slice_of_b(const struct dtp_lora_part *p, const struct dtp_split *split, int64_t rows, int64_t whole)
+{
+	uint64_t row = (uint64_t)p->b->shape[1] * dtp_dtype_size(p->b->dtype);
+	struct dtp_slice s = {.entry = p->b, .rows = rows, .row_bytes = row, .file_row_bytes = row};
+
+	for (int i = 0; split->dim == 0 && i < split->nruns; i++)
+		add_rows(p, split->run[i].begin, split->run[i].end, whole, &s);
+	if (split->dim != 0)
+		add_rows(p, 0, whole, whole, &s);
+	return s;
+}
+
+/* As values of t, which is the file's dtype or F32. */
+static enum dtp_code read_values(const struct dtp_lora_part *p, const struct dtp_slice *s, enum dtp_dtype t, void *dst, struct dtp_err *err)
+{
+	size_t bytes = (size_t)dtp_slice_bytes(s);
+	void *raw = s->entry->dtype == t ? dst : malloc(bytes + 1);
+	struct dtp_read_stats stats = {0};
+
 	if (!raw)
-		return dtp_fail(err, DTP_FAILED, "out of memory for %lld values of '%s'", (long long)n, e->name);
-	enum dtp_code rc = dtp_st_read(p->st, e, (uint64_t)from * size, (uint64_t)n * size, raw, err);
+		return dtp_fail(err, DTP_FAILED, "out of memory for %zu bytes of '%s'", bytes, s->entry->name);
+	enum dtp_code rc = dtp_slice_read(p->st, s, 0, s->rows, raw, &stats, err);
+	if (raw == dst)
+		return rc;
 	if (!rc)
-		dtp_to_f32(dst, raw, e->dtype, (size_t)n);
+		dtp_to_f32(dst, raw, s->entry->dtype, bytes / dtp_dtype_size(s->entry->dtype));
 	free(raw);
-	return rc;
-}
-
-static enum dtp_code read_a(const struct dtp_lora_part *p, const struct dtp_split *s, int64_t cols, enum dtp_dtype t, char *a,
-			    struct dtp_err *err)
-{
-	int64_t rank = p->a->shape[0], in = p->a->shape[1], size = (int64_t)dtp_dtype_size(t);
-	enum dtp_code rc = DTP_OK;
-
-	if (s->dim != 1)
-		return read_values(p, p->a, 0, rank * in, t, a, err);
-	for (int64_t k = 0; k < rank && !rc; k++) {
-		char *dst = a + k * cols * size;
-		for (int i = 0; i < s->nruns && !rc; i++) {
-			int64_t n = s->run[i].end - s->run[i].begin;
-			rc = read_values(p, p->a, k * in + s->run[i].begin, n, t, dst, err);
-			dst += n * size;
-		}
-	}
-	return rc;
-}
-
-/* Rows [begin, end) of the module, which may come from two places of b. */
-static enum dtp_code read_rows(const struct dtp_lora_part *p, int64_t begin, int64_t end, int64_t rows, enum dtp_dtype t, char *dst,
-			       struct dtp_err *err)
-{
-	int64_t rank = p->b->shape[1], size = (int64_t)dtp_dtype_size(t);
-	enum dtp_code rc = DTP_OK;
-
-	for (int64_t row = begin; row < end && !rc;) {
-		int64_t at = (row + p->first_row) % rows, n = end - row < rows - at ? end - row : rows - at;
-		rc = read_values(p, p->b, (p->row0 + at) * rank, n * rank, t, dst + (row - begin) * rank * size, err);
-		row += n;
-	}
-	return rc;
-}
-
-/* Rows of the module's slice, rank values each. */
-static enum dtp_code read_b(const struct dtp_lora_part *p, const struct dtp_split *s, int64_t whole, enum dtp_dtype t, char *b,
-			    struct dtp_err *err)
-{
-	int64_t size = p->b->shape[1] * (int64_t)dtp_dtype_size(t);
-	enum dtp_code rc = DTP_OK;
-
-	if (s->dim != 0)
-		return read_rows(p, 0, whole, whole, t, b, err);
-	for (int i = 0; i < s->nruns && !rc; i++) {
-		rc = read_rows(p, s->run[i].begin, s->run[i].end, whole, t, b, err);
-		b += (s->run[i].end - s->run[i].begin) * size;
-	}
 	return rc;
 }
 
@@ -115,9 +105,10 @@ static enum dtp_code read_parts(const struct dtp_module *m, const struct dtp_spl
 		enum dtp_dtype t = type_of(p);
 		int64_t r = p->a->shape[0];
 		char *b = at, *a = b + s->rows * r * (int64_t)dtp_dtype_size(t);
-		rc = read_a(p, split, s->cols, t, a, err);
+		struct dtp_slice of_a = slice_of_a(p, split, s->cols), of_b = slice_of_b(p, split, s->rows, m->shape[0]);
+		rc = read_values(p, &of_a, t, a, err);
 		if (!rc)
-			rc = read_b(p, split, m->shape[0], t, b, err);
+			rc = read_values(p, &of_b, t, b, err);
 		s->part[s->nparts++] = (struct dtp_low_rank){r, p->scale, t, b, a};
 		at += part_bytes(p, s->rows, s->cols);
 	}
@@ -148,16 +139,15 @@ enum dtp_code dtp_lora_slice_read(const struct dtp_module *m, const struct dtp_s
 	return rc;
 }
 
-static void prefetch(const struct dtp_st *st, const struct dtp_st_entry *e)
+void dtp_lora_slice_prefetch(const struct dtp_module *m, const struct dtp_split *split)
 {
-	posix_fadvise(st->files[e->file].fd, (off_t)e->offset, (off_t)e->nbytes, POSIX_FADV_WILLNEED);
-}
+	struct dtp_lora_slice s = size_of(m, split);
 
-void dtp_lora_slice_prefetch(const struct dtp_module *m)
-{
 	for (int i = 0; i < m->nlora; i++) {
-		prefetch(m->lora[i].st, m->lora[i].a);
-		prefetch(m->lora[i].st, m->lora[i].b);
+		const struct dtp_lora_part *p = &m->lora[i];
+		struct dtp_slice a = slice_of_a(p, split, s.cols), b = slice_of_b(p, split, s.rows, m->shape[0]);
+		dtp_slice_prefetch(p->st, &a, 0, a.rows);
+		dtp_slice_prefetch(p->st, &b, 0, b.rows);
 	}
 }
 

@@ -249,7 +249,7 @@ static void prefetch(const struct load *ld, int panel)
 		const struct dtp_item *it = &ld->items[p->item];
 		dtp_slice_prefetch(ld->st, &it->slice, p->row, p->n);
 		if (it->adds && !p->row)
-			dtp_lora_slice_prefetch(it->adds);
+			dtp_lora_slice_prefetch(it->adds, &it->split);
 	}
 }
 

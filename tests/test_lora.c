@@ -214,6 +214,48 @@ static void lora_slices_of_fused_and_turned_modules(void **state)
 	dtp_tree_free(&t);
 }
 
+/* Read calls of this process, or -1 where the system does not count them. */
+static long read_calls(void)
+{
+	FILE *f = fopen("/proc/self/io", "r");
+	char line[100];
+	long n = -1;
+
+	while (f && fgets(line, sizeof line, f))
+		if (sscanf(line, "syscr: %ld", &n) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return n;
+}
+
+/* Rows of A are close to each other: what lies between a rank's columns costs less than a call for each. */
+static void lora_columns_take_one_read(void **state)
+{
+	static const struct tensor pair[] = {{"transformer." Q ".lora_A.weight", RANK, IN, DTP_F32},
+					     {"transformer." Q ".lora_B.weight", OUT, RANK, DTP_F32}};
+	static const struct dtp_split split = {.dim = 1, .nruns = 2, .run = {{0, 1}, {3, 6}}};
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_lora_slice *s;
+	struct dtp_tree t;
+	struct dtp_lora *l;
+
+	(void)state;
+	long first = read_calls(), second = read_calls();
+	if (first < 0)
+		skip();
+	write_factors(pair, 2, NULL, 0);
+	if (open_lora(path, &t, &l, &err))
+		fail_msg("%s", err.message);
+	long before = read_calls();
+	if (dtp_lora_slice_read(module(&t, Q), &split, &s, &err))
+		fail_msg("%s", err.message);
+	assert_int_equal(read_calls() - before, second - first + 2);
+	dtp_lora_slice_free(s);
+	dtp_lora_close(l);
+	dtp_tree_free(&t);
+}
+
 static void lora_that_is_wrong_is_refused(void **state)
 {
 #define A "transformer." Q ".lora_A.weight"
@@ -422,6 +464,7 @@ int main(void)
 		cmocka_unit_test(lora_names_of_every_scheme),
 		cmocka_unit_test(lora_scale_is_alpha_over_rank_times_the_given_one),
 		cmocka_unit_test(lora_slices_of_fused_and_turned_modules),
+		cmocka_unit_test(lora_columns_take_one_read),
 		cmocka_unit_test(lora_that_is_wrong_is_refused),
 		cmocka_unit_test(lora_scale_beyond_a_float_is_refused),
 		cmocka_unit_test(lora_tensors_that_are_not_applied_are_listed),
