@@ -33,7 +33,8 @@ CLI := $(filter-out cli/main.c,$(wildcard cli/*.c))
 PLANS := $(wildcard plans/*.json)
 include cuda/build.mk
 OBJ := $(patsubst %,$(O)/%.o,$(CORE) $(CLI)) $(patsubst %,$(B)/%.o,$(CUDA)) $(O)/plans.o
-TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c tests/tool_*.c tests/bench_*.c)) $(GPU_TESTS)
+PLAIN_TESTS := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/test_*.c tests/tool_*.c tests/bench_*.c))
+TESTS := $(PLAIN_TESTS) $(GPU_TESTS)
 VERSION := $(shell cat VERSION)
 
 # The program of the current variant; the release one is also ./difftp.
@@ -66,10 +67,11 @@ $(O)/plans.c: $(PLANS) scripts/embed-plans.sh
 $(O)/plans.o: $(O)/plans.c
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(ALL_CFLAGS) -c -o $@ $<
 
-$(B)/tests/emu/%: $(B)/tests/emu/%.c.o $(O)/tests/support.c.o $(B)/libdtp.a
+# Each by its own rule: were they patterns, make would take an object of another variant that exists for one that it has to make.
+$(GPU_TESTS): $(B)/tests/emu/%: $(B)/tests/emu/%.c.o $(O)/tests/support.c.o $(B)/libdtp.a
 	$(call say,LD)
 	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
-$(B)/tests/%: $(O)/tests/%.c.o $(O)/tests/support.c.o $(B)/libdtp.a
+$(PLAIN_TESTS): $(B)/tests/%: $(O)/tests/%.c.o $(O)/tests/support.c.o $(B)/libdtp.a
 	@mkdir -p $(@D)
 	$(call say,LD)
 	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
