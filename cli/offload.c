@@ -50,12 +50,12 @@ static void range(const struct dtp_offload_wish *wish, bool images, int *least, 
 		: wish->asked == DTP_ARG_OFFLOAD_AUTO && images ? PICTURES : STAGE;
 }
 
-static enum dtp_code try(struct dtp_pipeline *p, const struct dtp_options *o, struct dtp_request *r, const struct dtp_offload_wish *wish,
-			 const struct dtp_bound *bounds, int n, struct dtp_offload *f, struct dtp_err *err)
+static enum dtp_code try(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
+			 const struct dtp_offload_wish *wish, const struct dtp_bound *bounds, int n, struct dtp_offload *f, struct dtp_err *err)
 {
 	f->stay = dtp_offload_stay(f->level, wish->prompts);
 	dtp_pipeline_stay(p, f->stay);
-	if ((wish->passes && dtp_fit_passes(p, o, r, bounds, n, err)) || dtp_fit_predict(p, o, r, &f->fit, err))
+	if (dtp_fit_predict(p, o, r, &f->fit, err))
 		return err->code;
 	f->over = dtp_fit_over(&f->fit, bounds, n);
 	f->room = dtp_fit_room(&f->fit, bounds, n);
@@ -81,6 +81,10 @@ enum dtp_code dtp_offload_choose(struct dtp_pipeline *p, const struct dtp_option
 	for (f->level = most; !try(p, o, r, wish, bounds, n, f, err) && f->over && f->level > least; f->level--) {
 		if (f->stay.text)
 			f->text_room = f->room;
+	/* By what must stay alone: the pictures are the same however much more does. */
+	dtp_pipeline_stay(p, dtp_offload_stay(least, wish->prompts));
+	if (wish->passes && dtp_fit_passes(p, o, r, bounds, n, err))
+		return err->code;
 		else
 			f->pictures_room = f->room;
 	}

@@ -37,7 +37,7 @@ struct dtp_offload {
 	struct dtp_room text_room, pictures_room; /* NO_ROOM: what staying would have needed */
 };
 /* The choice for a request by the prediction and n bounds; the pipeline keeps it (dtp_pipeline_stay).  The same on all ranks
- * that are given the same.  Sets r->passes_in_turn if wish->passes. */
+ * that are given the same.  Sets r->passes_in_turn if wish->passes, whatever of that which need not stay stays. */
 enum dtp_code dtp_offload_choose(struct dtp_pipeline *p, const struct dtp_options *o, struct dtp_request *r,
 				 const struct dtp_offload_wish *wish, const struct dtp_bound *bounds, int n, struct dtp_offload *out,
 				 struct dtp_err *err);

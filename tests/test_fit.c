@@ -269,8 +269,8 @@ static void fit_finds_the_smallest_degree(void **state)
 	assert_int_equal(dtp_fit_smallest(&p, &o, &request, &bound, 1, 64, &fit), 0);
 }
 
-/* What is chosen where each rank may take so much. */
-static struct dtp_offload choose(enum dtp_arg_offload asked, int images, bool prompts, uint64_t limit)
+/* What is chosen where each rank may take so much, of a guided picture if passes_in_turn is not NULL. */
+static struct dtp_offload choose_guided(enum dtp_arg_offload asked, int images, bool prompts, uint64_t limit, bool *passes_in_turn)
 {
 	struct dtp_options o = {.tp_degree = 2, .compute = DTP_BF16};
 	struct dtp_pipeline p = {o};
@@ -278,14 +278,22 @@ static struct dtp_offload choose(enum dtp_arg_offload asked, int images, bool pr
 	static struct dtp_limits l;
 	struct dtp_bound bound[2] = {{.limit = &l}, {.limit = &l}};
 	struct dtp_offload f;
-	struct dtp_offload_wish wish = {.asked = asked, .prompts = prompts};
+	struct dtp_offload_wish wish = {.asked = asked, .prompts = prompts, .passes = passes_in_turn};
 
 	l = (struct dtp_limits){"--max-memory", 1, {limit}};
 	r.num_images = images;
+	r.guidance_scale = passes_in_turn ? 4 : 1;
 	err = (struct dtp_err)DTP_ERR_INIT;
 	assert_int_equal(dtp_offload_choose(&p, &o, &r, &wish, bound, 2, &f, &err), DTP_OK);
 	assert_memory_equal(&p.o.stay, &f.stay, sizeof f.stay); /* the pipeline has it */
+	if (passes_in_turn)
+		*passes_in_turn = r.passes_in_turn;
 	return f;
+}
+
+static struct dtp_offload choose(enum dtp_arg_offload asked, int images, bool prompts, uint64_t limit)
+{
+	return choose_guided(asked, images, prompts, limit, NULL);
 }
 
 static void told(const struct dtp_offload *f, int i, const char *expected)
@@ -335,6 +343,38 @@ static void offload_keeps_what_fits(void **state)
 	assert_true(f.stay.pictures && f.stay.text && !f.over);
 	f = choose(DTP_ARG_OFFLOAD_NONE, 1, false, all - 1);
 	assert_true(f.stay.pictures && f.stay.text && f.over);
+}
+
+/* At the transformer's load both passes take 190 MB, one 100 MB; beside the VAE 20 MB and 5 MB more, where the transformer's 64 MB of
+ * staging are not: whether both are taken follows from what must be there, so that the same picture comes out at each choice. */
+static void offload_does_not_change_the_passes(void **state)
+{
+	(void)state;
+	const uint64_t program = dtp_rank_base_bytes(DTP_DEVICE_CPU, 1), together = program + 600 * MB + 190 * MB + 64 * MB;
+	const uint64_t beside = program + 600 * MB + 50 * MB + 190 * MB + 20 * MB + 5 * MB;
+	bool in_turn;
+
+	/* Transformer and VAE would fit together with passes in turn. */
+	struct dtp_offload f = choose_guided(DTP_ARG_OFFLOAD_AUTO, 2, false, together, &in_turn);
+	assert_true(!in_turn && !f.over && !f.stay.pictures);
+	choose_guided(DTP_ARG_OFFLOAD_AUTO, 1, false, together, &in_turn);
+	assert_false(in_turn);
+	choose_guided(DTP_ARG_OFFLOAD_AUTO, 1, true, together, &in_turn);
+	assert_false(in_turn);
+	choose_guided(DTP_ARG_OFFLOAD_STAGE, 2, false, together, &in_turn);
+	assert_false(in_turn);
+	f = choose_guided(DTP_ARG_OFFLOAD_AUTO, 2, false, beside, &in_turn);
+	assert_true(!in_turn && f.stay.pictures);
+	/* Where both do not fit, those in turn leave the room. */
+	f = choose_guided(DTP_ARG_OFFLOAD_AUTO, 2, false, together - 1, &in_turn);
+	assert_true(in_turn && !f.over && f.stay.pictures);
+	choose_guided(DTP_ARG_OFFLOAD_STAGE, 1, false, together - 1, &in_turn);
+	assert_true(in_turn);
+	/* What none keeps must stay. */
+	f = choose_guided(DTP_ARG_OFFLOAD_NONE, 1, false, beside + 300 * MB, &in_turn);
+	assert_true(!in_turn && !f.over);
+	f = choose_guided(DTP_ARG_OFFLOAD_NONE, 1, false, beside + 300 * MB - 1, &in_turn);
+	assert_true(in_turn && !f.over);
 }
 
 static void offload_is_told_with_its_numbers(void **state)
@@ -486,6 +526,7 @@ int main(void)
 		cmocka_unit_test(fit_holds_each_rank_to_its_limit),
 		cmocka_unit_test(fit_finds_the_smallest_degree),
 		cmocka_unit_test(offload_keeps_what_fits),
+		cmocka_unit_test(offload_does_not_change_the_passes),
 		cmocka_unit_test(offload_is_told_with_its_numbers),
 		cmocka_unit_test(sizes),
 		cmocka_unit_test(lists_of_sizes),
