@@ -130,9 +130,10 @@ static const struct dtp_fit_memo *memo_of(const struct dtp_items *items, const s
 static enum dtp_code choose(const struct dtp_items *items, const struct dtp_request *q, struct dtp_offload *f, struct dtp_err *err)
 {
 	const struct dtp_rank *rank = items->rank;
-	const struct dtp_offload_wish wish = {.asked = dtp_offload_asked(rank->args), .prompts = true};
+	struct dtp_offload_wish wish = dtp_offload_wish(rank->args);
 	struct dtp_request r = *q;
 
+	wish.passes = false; /* decided for all lines before */
 	if (dtp_offload_choose(rank->pipeline, &rank->options, &r, &wish, rank->hosts->bound, rank->hosts->n, f, err))
 		return err->code;
 	return f->over ? dtp_fit_check(rank->pipeline, &rank->options, &r, f->over, err) : DTP_OK;

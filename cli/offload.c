@@ -16,7 +16,7 @@ struct dtp_offload_wish dtp_offload_wish(const struct dtp_args *args)
 {
 	enum dtp_arg_offload asked = dtp_offload_asked(args);
 
-	return (struct dtp_offload_wish){.asked = asked, .prompts = asked == DTP_ARG_OFFLOAD_NONE && args->repeat > 1,
+	return (struct dtp_offload_wish){.asked = asked, .prompts = args->prompts || (asked == DTP_ARG_OFFLOAD_NONE && args->repeat > 1),
 					 .passes = args->guidance_passes == DTP_ARG_PASSES_AUTO};
 }
 

@@ -21,7 +21,7 @@ struct dtp_offload_wish {
 	bool passes;  /* whether two passes of a step are taken together may be chosen too (dtp_fit_passes) */
 };
 
-/* Of a run of one prompt, or of its repetitions, which keep all or nothing from one to the next. */
+/* Of a run of one prompt, of its repetitions, which keep all or nothing from one to the next, or of a batch. */
 struct dtp_offload_wish dtp_offload_wish(const struct dtp_args *args);
 
 /* Why a component stays, or does not. */
