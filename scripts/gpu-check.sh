@@ -17,7 +17,12 @@
 #   COPY_MB=1024, COLD_MB=512, STEPS=8, LENGTH=512, OPTIONS=""    sizes of what is measured, to make them smaller; options for difftp bench
 #   BUDGETS=1          what the pieces' budgets are multiplied by, on a slow machine
 # shellcheck disable=SC2317 # pieces are called by name
+here=$PWD
 cd "$(dirname "$0")/.." || exit 1
+from_here() { # PATH: as it is meant where the script was started
+	case $1 in /* | '') printf '%s' "$1" ;; *) printf '%s/%s' "$here" "$1" ;; esac
+}
+CHECKPOINT=$(from_here "${CHECKPOINT:-}") CONFIGS=$(from_here "${CONFIGS:-}")
 
 : "${DEADLINE:=480}" "${MODELS:=klein-4b dev}" "${CONFIGS:=tests/models/configs}" "${SIDES:=512 1024}" "${NOMINAL:=790}"
 : "${COMPUTE_SANITIZER:=compute-sanitizer}" "${COPY_MB:=1024}" "${COLD_MB:=512}" "${STEPS:=8}" "${LENGTH:=512}"
@@ -222,7 +227,7 @@ fi
 out=build/gpu-check
 case ${1:-} in
 '') ;;
--o) out=${2:?gpu-check: -o wants a folder} ;;
+-o) out=$(from_here "${2:?gpu-check: -o wants a folder}") ;;
 *)
 	echo "usage: sh scripts/gpu-check.sh [-o DIR]" >&2
 	exit 2
@@ -230,7 +235,16 @@ case ${1:-} in
 esac
 mkdir -p "$out" || exit 1
 out=$(cd "$out" && pwd)
-rm -rf "$out"/*.json "$out"/*.txt "$out"/*.log "$out"/*.says "$out"/*.run "$out/figures" "$out/pieces"
+if [ -n "$(ls -A "$out")" ] && [ ! -e "$out/pieces" ]; then
+	echo "gpu-check: '$out' holds other files: -o wants a folder of its own, or a new one" >&2
+	exit 2
+fi
+# The most valuable first, each with its budget in seconds.
+order='build:240 gpu:60 kernels:90 golden_fp32:90 synthetic:150 operations:100 golden_bf16:60 golden_tp2:60 graph:100 libraries:60 load:60 sanitizer:60'
+for piece in $order; do
+	rm -f "$out/${piece%:*}.log" "$out/${piece%:*}.says" "$out/${piece%:*}.run"
+done
+rm -f "$out"/gpu.json "$out"/bench_*.json "$out"/plain_*.json "$out"/operations_*.json "$out"/operations_*.txt "$out"/load.json "$out"/report.json
 : >"$out/figures"
 : >"$out/pieces"
 began=$(date +%s)
@@ -262,20 +276,10 @@ run() { # NAME SECONDS
 }
 
 printf '%-12s %-9s %6s  %s\n' piece result time "says$mark"
-run build 240
-if [ $failed -eq 0 ]; then
-	run gpu 60
-	run kernels 90
-	run golden_fp32 90
-	run synthetic 150
-	run operations 100
-	run golden_bf16 60
-	run golden_tp2 60
-	run graph 100
-	run libraries 60
-	run load 60
-	run sanitizer 60
-fi
+for piece in $order; do
+	run "${piece%:*}" "${piece#*:}"
+	case $piece in build:*) [ $failed -eq 0 ] || break ;; esac # without it nothing runs
+done
 
 # ---- the figures, and all of it as JSON
 met() { # VALUE KIND AIM: yes or no; nothing where there is no aim

@@ -33,6 +33,33 @@ table() {
 	tail -n 5 "$out"/*.log
 }
 
+case_ gpu_check_leaves_the_files_of_others
+mkdir "$dir/others"
+echo mine >"$dir/others/mine.json"
+sh scripts/gpu-check.sh -o "$dir/others" >"$dir/table" 2>&1
+rc=$?
+[ $rc -eq 2 ] || fail "exit code $rc: $(cat "$dir/table")"
+grep -q "'$dir/others' holds other files" "$dir/table" || fail "$(cat "$dir/table")"
+[ "$(ls -A "$dir/others")" = mine.json ] || fail "$(ls -A "$dir/others")"
+done_
+
+# Of a folder of its own it replaces what it makes, and paths are those of where it is started.
+case_ gpu_check_in_another_folder
+mkdir "$dir/cwd"
+for run in first second; do
+	(
+		cd "$dir/cwd" || exit 1
+		mkdir -p own
+		[ $run = first ] || echo mine | tee own/mine.json >own/load.json
+		DEADLINE=0 sh "$OLDPWD/scripts/gpu-check.sh" -o own >"$dir/table" 2>&1
+	)
+	[ -s "$dir/cwd/own/report.json" ] || fail "$run: $(cat "$dir/table")"
+	[ ! -e own ] || fail "$run: 'own' is in the wrong folder"
+done
+[ -e "$dir/cwd/own/mine.json" ] || fail "mine.json is gone"
+[ ! -e "$dir/cwd/own/load.json" ] || fail "load.json of another run is there"
+done_
+
 case_ gpu_check_runs_to_its_end
 check
 [ $rc -eq 0 ] || fail "exit code $rc: $(table)"
