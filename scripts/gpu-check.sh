@@ -7,7 +7,7 @@
 #
 #   CHECKPOINT=DIR     a FLUX.2-klein folder with weights (16 GB or so): how fast it is loaded is measured
 #   DEADLINE=480       seconds for everything; pieces have budgets of their own, the most valuable come first
-#   PIECES="..."       only these, and build
+#   PIECES="..."       only these, build, and those whose results they need
 #   MODELS="klein-4b dev", CONFIGS=tests/models/configs, SIDES="512 1024"    configurations, and sides of pictures, that are timed
 #   NOMINAL=790        TFLOP/s of bf16 products that the GPU is said to do (H200)
 #   CUDA_ARCHS=native  as for make
@@ -50,6 +50,9 @@ figure() { # NAME VALUE [least|most|within AIM]
 	[ -n "$2" ] || { say "no value of $1" && exit 1; }
 	printf '%s\t%s\t%s\t%s\n' "$1" "$2" "${3:-}" "${4:-}" >>"$out/figures"
 	printf '%s: %s %s %s\n' "$1" "$2" "${3:-}" "${4:-}"
+}
+needs() { # PIECE FILE: that it makes
+	[ -s "$out/$2" ] || { say "needs the piece $1, of which there is no $2" && exit 1; }
 }
 json() { # FILE PATH
 	"$tests/tool_json" "$@"
@@ -132,6 +135,7 @@ piece_golden_bf16() {
 }
 # Ranks that share a GPU; and, where there are two, each with its own.
 piece_golden_tp2() {
+	needs gpu gpu.json
 	gpus=$(json "$out/gpu.json" gpus) || exit 1
 	echo "$oversubscribe" >>"$XDG_CONFIG_HOME/difftp/config"
 	golden stages '' 2 && golden error '_bf16' 2 || exit 1
@@ -175,6 +179,7 @@ piece_graph() {
 		for side in $SIDES; do
 			at=${model}_$side
 			report=$out/bench_$at.json
+			needs synthetic "bench_$at.json"
 			[ "$(json "$report" step_graph)" = true ] || { say "$at: no graph: $(json "$report" step_graph_refused)" && exit 1; }
 			synthetic "$model" "$side" "plain_$at" --graph off || exit 1
 			gain=$(compute "$(json "$out/plain_$at.json" 'phases.name=step.seconds_median') / $(json "$report" 'phases.name=step.seconds_median')")
@@ -187,6 +192,7 @@ piece_graph() {
 # Each operation that a model asks for, at the largest side, beside the roofline.
 piece_operations() {
 	below=
+	needs gpu gpu.json
 	copy=$(compute "$(json "$out/gpu.json" copy_bytes_per_second) / 1e9")
 	for model in $MODELS; do
 		at=${model}_${SIDES##* }
@@ -245,6 +251,8 @@ for piece in $order; do
 	rm -f "$out/${piece%:*}.log" "$out/${piece%:*}.says" "$out/${piece%:*}.run"
 done
 rm -f "$out"/gpu.json "$out"/bench_*.json "$out"/plain_*.json "$out"/operations_*.json "$out"/operations_*.txt "$out"/load.json "$out"/report.json
+case " $PIECES " in *' graph '*) PIECES="$PIECES synthetic" ;; esac
+case " $PIECES " in *' operations '* | *' golden_tp2 '*) PIECES="$PIECES gpu" ;; esac
 : >"$out/figures"
 : >"$out/pieces"
 began=$(date +%s)

@@ -82,6 +82,19 @@ is "figures.name=klein-tiny_64_transformer_memory.met" true
 grep -q '^figure .* aim (emulated)$' "$dir/table" || fail "the table does not say that its figures are emulated: $(table)"
 done_
 
+case_ gpu_check_runs_what_a_piece_needs
+PIECES="graph golden_tp2" check
+[ $rc -eq 0 ] || fail "exit code $rc: $(table)"
+pieces=$(value 'pieces.#')
+[ "$pieces" -eq 5 ] || fail "$pieces pieces: $(table)"
+for piece in build gpu synthetic golden_tp2 graph; do
+	is "pieces.name=$piece.result" ok
+done
+PIECES=graph OPTIONS=--nonsense check
+[ $rc -eq 1 ] || fail "exit code $rc: $(table)"
+is 'pieces.name=graph.says' 'needs the piece synthetic, of which there is no bench_klein-tiny_64.json'
+done_
+
 case_ gpu_check_tells_what_is_late
 DEADLINE=0 PIECES=gpu check
 [ $rc -eq 1 ] || fail "exit code $rc"
