@@ -7,7 +7,10 @@
 
 enum dtp_arg_offload dtp_offload_asked(const struct dtp_args *args)
 {
-	if (args->keep_text_encoder && !DTP_HAS(args, offload))
+	/* What was typed counts before a default, of either name. */
+	bool counts = DTP_GIVEN(args, keep_text_encoder) ? DTP_GIVEN(args, offload) : DTP_HAS(args, offload);
+
+	if (args->keep_text_encoder && !counts)
 		return DTP_ARG_OFFLOAD_NONE;
 	return (enum dtp_arg_offload)args->offload;
 }
@@ -78,13 +81,13 @@ enum dtp_code dtp_offload_choose(struct dtp_pipeline *p, const struct dtp_option
 
 	*f = (struct dtp_offload){0};
 	range(wish, images, &least, &most);
-	for (f->level = most; !try(p, o, r, wish, bounds, n, f, err) && f->over && f->level > least; f->level--) {
-		if (f->stay.text)
-			f->text_room = f->room;
 	/* By what must stay alone: the pictures are the same however much more does. */
 	dtp_pipeline_stay(p, dtp_offload_stay(least, wish->prompts));
 	if (wish->passes && dtp_fit_passes(p, o, r, bounds, n, err))
 		return err->code;
+	for (f->level = most; !try(p, o, r, wish, bounds, n, f, err) && f->over && f->level > least; f->level--) {
+		if (f->stay.text)
+			f->text_room = f->room;
 		else
 			f->pictures_room = f->room;
 	}

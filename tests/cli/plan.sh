@@ -128,6 +128,19 @@ says '^  does not fit: the rank takes 142 MB at the peak, it may have 140 MB$'
 says '^  transformer: .* resident; kept as --offload none says: 142 MB of 140 MB are needed$'
 offload --keep-text-encoder --offload stage --max-memory 140MB
 [ $rc -eq 0 ] || fail "--offload does not count: exit code $rc"
+# Of the two names the one that was typed counts, else --offload.
+mkdir -p "$dir/config/difftp"
+defaulted() { # DEFAULTS TYPED WHY
+	printf '%b' "$1" >"$dir/config/difftp/config"
+	# shellcheck disable=SC2086
+	XDG_CONFIG_HOME=$dir/config offload --max-memory 1GB $2
+	says "^  VAE: .* as --offload $3 says"
+}
+defaulted 'offload = stage\n' --keep-text-encoder none
+defaulted 'offload = stage\nkeep-text-encoder = yes\n' --keep-text-encoder none
+defaulted 'keep-text-encoder = yes\n' '--offload stage' stage
+defaulted 'offload = stage\nkeep-text-encoder = yes\n' '' stage
+defaulted 'keep-text-encoder = yes\n' '' none
 done_
 
 # ---- the dtype of the sums
