@@ -10,7 +10,6 @@ static const struct {
 	{offsetof(struct dtp_args, negative_prompt), "negative-prompt"},
 	{offsetof(struct dtp_args, system_message), "system-message"},
 	{offsetof(struct dtp_args, max_sequence_length), "max-sequence-length"},
-	{offsetof(struct dtp_args, keep_text_encoder), "keep-text-encoder"},
 	{offsetof(struct dtp_args, save_prompt_embeds), "save-prompt-embeds"},
 };
 #define NEXCLUDED (sizeof excluded / sizeof excluded[0])

@@ -48,6 +48,12 @@ grep -q '^text_encoder: not needed, the prompt is encoded already$' "$dir/stdout
 grep -q ', 192 text tokens, 2 passes a step together$' "$dir/stdout" || fail "$(head -n 1 "$dir/stdout")"
 run plan --model "$m" --prompt-embeds "$dir/klein-base-bf16.safetensors" --height 64 --width 64 --json
 [ "$("$TESTBIN/tool_json" "$dir/stdout" components.0.weight_bytes)" = 0 ] || fail "the text encoder weighs something"
+# What there is of the model stays by either name.
+for option in "--offload none" --keep-text-encoder; do
+	# shellcheck disable=SC2086
+	run plan --model "$m" --prompt-embeds "$dir/klein-base-bf16.safetensors" --height 64 --width 64 $option
+	grep -q '^  transformer: .* resident; kept as --offload none says' "$dir/stdout" || fail "$option: $(cat "$dir/stdout")"
+done
 done_
 
 # ---- refusals: the whole message, with DIR for the temporary folder
@@ -79,7 +85,7 @@ damaged embeds_without_the_negative "'DIR/e.safetensors' has no 'negative_prompt
 damaged embeds_of_several_prompts "'DIR/e.safetensors': tensor 'prompt_embeds' has the shape [2, 96, 120], expected [1, tokens, 120]" tensor prompt_embeds shape '[2, 96, 120]'
 damaged embeds_of_integers "'DIR/e.safetensors': tensor 'prompt_embeds' has the dtype I32; supported are BF16, F16 and F32" tensor prompt_embeds dtype '"I32"'
 damaged embeds_of_another_width "'DIR/e.safetensors': tensor 'prompt_embeds' has the width 240, the transformer takes 120: it was encoded for another model" tensor prompt_embeds shape '[1, 96, 240]'
-for option in "--prompt x" "--prompts x" "--negative-prompt x" "--system-message x" "--max-sequence-length 64" "--save-prompt-embeds f" --keep-text-encoder; do
+for option in "--prompt x" "--prompts x" "--negative-prompt x" "--system-message x" "--max-sequence-length 64" "--save-prompt-embeds f"; do
 	# shellcheck disable=SC2086
 	bad "embeds_and${option%% *}" "option '--prompt-embeds' stands for the encoded prompt: ${option%% *} does not go with it" \
 		--prompt-embeds "$e" $option
