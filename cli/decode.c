@@ -42,19 +42,23 @@ static enum dtp_device device_of(const struct dtp_seated *seated)
 	return seated->memory.n ? DTP_DEVICE_CUDA : DTP_DEVICE_CPU;
 }
 
+/* Before anything is loaded; of a GPU, with the backend open, what is free of it. */
 static enum dtp_code check_memory(const struct dtp_decoder *d, const struct dtp_seated *seated, struct dtp_err *err)
 {
-	uint64_t available = seated->memory.n ? dtp_limit(&seated->memory, 0) : dtp_host_memory("").available;
+	bool gpu = seated->memory.n;
+	uint64_t available = gpu ? dtp_limit(&seated->memory, 0) : dtp_host_memory("").available;
 	uint64_t needed = dtp_decoder_memory(d) + dtp_rank_base_bytes(device_of(seated), 1);
 
 	if (needed <= available)
 		return DTP_OK;
 	struct dtp_text_pair sizes = dtp_bytes_apart(needed, available);
-	return dtp_fail(err, DTP_REFUSED, "not enough memory: decoding takes %s, %s %s", sizes.a.s, sizes.b.s,
-			seated->memory.n ? "is what the GPU has" : "are available");
+	if (gpu)
+		return dtp_fail(err, DTP_REFUSED, "not enough memory: decoding needs %s at the peak, %s allows %s", sizes.a.s,
+				seated->memory.option, sizes.b.s);
+	return dtp_fail(err, DTP_REFUSED, "not enough memory: decoding needs %s at the peak, %s are available", sizes.a.s, sizes.b.s);
 }
 
-static enum dtp_code draw(const struct dtp_args *args, const char *path, struct dtp_decoder *d, const struct dtp_seated *seated,
+static enum dtp_code draw(const struct dtp_args *args, const char *path, struct dtp_decoder *d, struct dtp_seated *seated,
 			  enum dtp_dtype compute, const struct dtp_monitor *mon, struct dtp_err *err)
 {
 	static const struct dtp_png_text software[] = {{"Software", "difftp " DTP_VERSION, true}};
@@ -69,7 +73,10 @@ static enum dtp_code draw(const struct dtp_args *args, const char *path, struct 
 		return dtp_fail(err, DTP_FAILED, "out of memory for a picture of %lldx%lld", (long long)image.width, (long long)image.height);
 	enum dtp_code code = dtp_device_open(seated, compute, threads, args, mon, &be, err);
 	if (code == DTP_OK) {
-		code = dtp_decoder_run(d, be, mon, rgb, err);
+		dtp_device_room_alone(seated, be);
+		code = check_memory(d, seated, err);
+		if (code == DTP_OK)
+			code = dtp_decoder_run(d, be, mon, rgb, err);
 		be->ops->destroy(be);
 	}
 	if (code == DTP_OK)
@@ -118,8 +125,6 @@ static enum dtp_code decode(const struct dtp_args *args, struct dtp_progress *pr
 	enum dtp_code code = path ? find_device(args, progress, &seated, err) : dtp_fail(err, DTP_FAILED, "out of memory");
 	if (code == DTP_OK)
 		code = dtp_decoder_open(args->model, compute, device_of(&seated), &l, args->height, args->width, &mon, &d, err);
-	if (code == DTP_OK)
-		code = check_memory(d, &seated, err);
 	if (code == DTP_OK)
 		code = draw(args, path, d, &seated, compute, &mon, err);
 	free(path);

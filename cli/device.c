@@ -276,25 +276,41 @@ enum dtp_code dtp_device_open(const struct dtp_seated *seated, enum dtp_dtype co
 	return seated->memory.n ? dtp_backend_cuda(compute, &options, out, err) : dtp_backend_cpu(compute, threads, out, err);
 }
 
-/* What is free now, with what this rank has taken already: the backend's own, and the context, which nobody counts. */
-enum dtp_code dtp_device_room(struct dtp_seated *seated, struct dtp_backend *be, struct dtp_comm *world, struct dtp_err *err)
+/* What is free now, with what this process has taken already: the backend's own, and the context, which nobody counts. */
+static uint64_t free_of(struct dtp_backend *be)
 {
 	struct dtp_memory_use use;
 
+	be->ops->memory(be, &use);
+	if (!use.device_of) /* the driver did not say */
+		return INT64_MAX;
+	return use.device_of - use.device + use.in_use + dtp_rank_base_bytes(DTP_DEVICE_CUDA, 1);
+}
+
+static void lower(struct dtp_seated *seated, int rank, uint64_t bytes)
+{
+	if (bytes < seated->memory.bytes[rank]) {
+		seated->memory.bytes[rank] = bytes;
+		seated->memory.option = FREE_MEMORY;
+	}
+}
+
+void dtp_device_room_alone(struct dtp_seated *seated, struct dtp_backend *be)
+{
+	if (seated->memory.n)
+		lower(seated, 0, free_of(be));
+}
+
+enum dtp_code dtp_device_room(struct dtp_seated *seated, struct dtp_backend *be, struct dtp_comm *world, struct dtp_err *err)
+{
 	if (!seated->memory.n || seated->shared) /* ranks that share a GPU have their parts of it */
 		return DTP_OK;
-	be->ops->memory(be, &use);
-	uint64_t mine = use.device_of - use.device + use.in_use + dtp_rank_base_bytes(DTP_DEVICE_CUDA, 1);
-	if (!use.device_of) /* the driver did not say */
-		mine = INT64_MAX;
+	uint64_t mine = free_of(be);
 	uint64_t *all = calloc((size_t)world->size, sizeof *all);
 	enum dtp_code code = all ? dtp_all_gather(world, all, &mine, 1, DTP_I64, err)
 				 : dtp_fail(err, DTP_FAILED, "out of memory for %d ranks", world->size);
 	for (int r = 0; !code && r < seated->memory.n; r++)
-		if (all[r] < seated->memory.bytes[r]) {
-			seated->memory.bytes[r] = all[r];
-			seated->memory.option = FREE_MEMORY;
-		}
+		lower(seated, r, all[r]);
 	free(all);
 	return code;
 }

@@ -42,6 +42,8 @@ enum dtp_code dtp_device_agree(const struct dtp_args *args, struct dtp_comm *wor
 void dtp_device_alone(const struct dtp_gpus *gpus, struct dtp_seated *out);
 /* With the backends open: what of its GPU each rank may take where others have taken of it.  Collective. */
 enum dtp_code dtp_device_room(struct dtp_seated *seated, struct dtp_backend *be, struct dtp_comm *world, struct dtp_err *err);
+/* The same for a process that is no rank. */
+void dtp_device_room_alone(struct dtp_seated *seated, struct dtp_backend *be);
 /* Then this rank's backend, which `seated` must outlive; threads: of one on a CPU, what args say of GPUs: of one on a GPU. */
 enum dtp_code dtp_device_open(const struct dtp_seated *seated, enum dtp_dtype compute, int threads, const struct dtp_args *args,
 			      const struct dtp_monitor *mon, struct dtp_backend **out, struct dtp_err *err);

@@ -63,6 +63,21 @@ DIFFTP_EMU_MEMORY=2000000000 DIFFTP_EMU_TAKEN=1500000000 draw --tp-degree 2
 [ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
 done_
 
+case_ decode_knows_what_others_have_taken
+DIFFTP_EMU_MEMORY=2000000000 draw --output-type latent -o "$dir/fox.safetensors"
+[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+for taken in 1933000000 0; do
+	DIFFTP_EMU_MEMORY=2000000000 DIFFTP_EMU_TAKEN=$taken "$emulated/difftp" decode "$dir/fox.safetensors" --model tests/models/klein-tiny \
+		--device cuda -o "$dir/decoded.png" >"$dir/stdout" 2>"$dir/stderr" </dev/null
+	rc=$?
+	[ $taken = 0 ] && break
+	[ $rc -eq 2 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+	says "^difftp: not enough memory: decoding needs [0-9]* MB at the peak, what is free of the GPU's memory allows 738 MB$"
+	[ ! -e "$dir/decoded.png" ] || fail "a picture is there"
+done
+[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+done_
+
 # One rank alone takes nothing for NCCL.
 case_ a_smaller_degree_that_fits_is_named
 DIFFTP_EMU_MEMORY=2000000000 DIFFTP_EMU_TAKEN=1850000000 draw --tp-degree 2
