@@ -137,7 +137,7 @@ static void print_line(FILE *f, const struct dtp_plan_view *v, const struct dtp_
 	}
 	fprintf(f, "%-*s  %-*s  %-*s  %-4s  %s", w->style, style_text(part, l), w->shape,
 		dtp_shape_text(shape, sizeof shape, m->ndim, m->shape), w->local, local_text(local, sizeof local, l),
-		dtp_dtype_name(l->dtype), bytes);
+		v->options.synthetic ? "-" : dtp_dtype_name(l->dtype), bytes);
 	for (int i = 0; i < m->nblocks; i++)
 		fprintf(f, "%s%" PRId64, i ? " + " : "  blocks ", m->blocks[i]);
 	if (l->uneven)
@@ -180,11 +180,17 @@ static void print_part(FILE *f, const struct dtp_plan_view *v, const struct dtp_
 	}
 	fprintf(f, "\n%s: %s, ", part->name, part->plan ? part->plan->source : "not split, rank 0 has it");
 	if (part->degree > 1)
-		fprintf(f, "%s of weights, %s a rank, of which %s are replicated; a rank reads up to %s\n",
+		fprintf(f, "%s of weights, %s a rank, of which %s are replicated; ",
 			dtp_bytes_text(part->whole).s, bytes_range(range, sizeof range, part->least, part->most),
-			dtp_bytes_text(part->replicated).s, dtp_bytes_text(part->read).s);
+			dtp_bytes_text(part->replicated).s);
 	else
-		fprintf(f, "%s of weights; %s are read\n", dtp_bytes_text(part->whole).s, dtp_bytes_text(part->read).s);
+		fprintf(f, "%s of weights; ", dtp_bytes_text(part->whole).s);
+	if (v->options.synthetic)
+		fputs("they are computed, no file is read\n", f);
+	else if (part->degree > 1)
+		fprintf(f, "a rank reads up to %s\n", dtp_bytes_text(part->read).s);
+	else
+		fprintf(f, "%s are read\n", dtp_bytes_text(part->read).s);
 	fprintf(f, "%-*s  %-*s  %-*s  %-*s  %-4s  %s\n", w.name, "  module", w.style, "style", w.shape, "shape", w.local,
 		"of a rank", "file", part->degree > 1 ? "memory of a rank" : "memory");
 	for (int i = 0; i < part->nlines; i = next_line(part, i))

@@ -133,6 +133,14 @@ refuse synthetic_without_scheduler "cannot open '$dir/klein-tiny/scheduler/sched
 mv "$dir/kept" "$dir/klein-tiny/scheduler"
 refuse synthetic_is_of_bench_and_plan "option '--synthetic' is not one of this command's" generate --synthetic --model "$dir/klein-tiny" --prompt x
 
+case_ synthetic_plan_names_no_files
+for tp in 1 2; do
+	"$DIFFTP" plan --synthetic --config "$dir/klein-tiny" --tp-degree $tp >"$dir/stdout" 2>"$dir/stderr" || fail "exit code $?: $(cat "$dir/stderr")"
+	grep -Eq '^transformer: .* of weights.*; they are computed, no file is read$' "$dir/stdout" || fail "$(cat "$dir/stdout")"
+	grep -Eq ' (\? |reads? |are read$)' "$dir/stdout" && fail "$(cat "$dir/stdout")"
+done
+done_
+
 # ---- the configurations of real models
 case_ configurations_of_real_models
 plan() { # NAME BYTES...: of text encoder, transformer and VAE
