@@ -55,8 +55,12 @@ expect() {
 }
 
 # least_time ARGUMENT...: microseconds of processor time that the program takes, the least of five runs: what a clock shows where the
-# machine does nothing else, and a test can hold where it does.
+# machine does nothing else, and a test can hold where it does.  In $(...), which is to be followed by || exit.
 least_time() {
+	if [ ! -x "${TESTBIN:?the folder of the test programs}/tool_rusage" ]; then
+		echo "there is no $TESTBIN/tool_rusage: make tests builds it" >&2
+		exit 1
+	fi
 	for _ in 1 2 3 4 5; do
 		"$TESTBIN/tool_rusage" "$dir/used" "$DIFFTP" "$@" >/dev/null 2>&1
 		cat "$dir/used"

@@ -166,7 +166,7 @@ cp -r tests/models/configs/dev/. "$m"
 plan --model "$m" --tp-degree 8 --devices 8x24GB
 [ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
 # 100 ms are promised of a machine that does nothing else; a program under a sanitizer is exempt.
-took=$(least_time plan --model "$m" --tp-degree 8 --devices 8x24GB)
+took=$(least_time plan --model "$m" --tp-degree 8 --devices 8x24GB) || exit
 [ "$took" -lt 100000 ] || [ -n "$SANITIZED" ] || fail "it takes $took us"
 says '^transformer: .*, 64\.4 GB of weights, '
 says '^  transformer_blocks\.0-7 \(8 alike\) '
