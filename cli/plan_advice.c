@@ -130,8 +130,8 @@ static void advise_nothing(struct dtp_plan_view *v, int most)
 		return;
 	uint64_t fixed = worst.staging + worst.workspace + dtp_rank_base_bytes(v->options.device, degree);
 	if (fixed > dtp_bound_rank(&v->bound, 0) || (v->bound.host && fixed > v->host.available))
-		add(v, "more_memory", "Whatever the model, a rank takes %s for the program and its staging buffer.",
-		    dtp_bytes_text(fixed).s);
+		add(v, "more_memory", "Whatever the model, a rank takes %s for %s.", dtp_bytes_text(fixed).s,
+		    v->options.device == DTP_DEVICE_CUDA ? "its context and workspace on the GPU" : "the program and its staging buffer");
 	else if (worst.scratch >= worst.weights)
 		add(v, strcmp(worst.name, "transformer") ? "smaller_picture" : "context_parallel", "The activations are too large: %s in phase '%s' at --tp-degree %d, where the weights are %s. A "
 		    "smaller picture has smaller ones.%s", dtp_bytes_text(worst.scratch).s, worst.name, degree,

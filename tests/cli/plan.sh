@@ -203,7 +203,10 @@ plan --model $model --tp-degree 2 --devices 2x130MB --device cpu $small
 [ $rc -eq 2 ] || fail "exit code $rc, not 2"
 says '^  does not fit: the rank with least room, 0, takes 1[0-9]+ MB at the peak, it may have 130 MB$'
 says '^  smallest degree that fits: none up to 64$'
-says '^  - Whatever the model, a rank takes 134 MB'
+says '^  - Whatever the model, a rank takes 134 MB for the program and its staging buffer\.$'
+# shellcheck disable=SC2086
+plan --model $model --tp-degree 2 --devices 2x130MB --device cuda $small
+says '^  - Whatever the model, a rank takes [0-9.]+ [MG]B for its context and workspace on the GPU\.$'
 grep -Eq '^difftp: does not fit: the rank with least room, 0, takes' "$dir/stderr" || fail "stderr: $(cat "$dir/stderr")"
 [ "$(wc -l <"$dir/stderr")" -eq 1 ] || fail "stderr has more than one line: $(cat "$dir/stderr")"
 done_
