@@ -138,9 +138,8 @@ static enum dtp_code agree_on_memory(struct dtp_rank *r, struct dtp_err *err)
 	if (dtp_offload_choose(r->pipeline, &r->options, &share, &wish, r->hosts->bound, r->hosts->n, &f, err))
 		return err->code;
 	/* The first process knew the GPUs' memory, but not what of it others have taken. */
-	for (int i = 0; i < r->hosts->n && !args->prompts && r->options.device == DTP_DEVICE_CUDA; i++)
-		if (dtp_fit_check(r->pipeline, &r->options, &share, &r->hosts->bound[i], err))
-			return err->code;
+	if (f.over && !args->prompts && r->options.device == DTP_DEVICE_CUDA)
+		return dtp_fit_check(r->pipeline, &r->options, &share, f.over, err);
 	r->request.passes_in_turn = share.passes_in_turn;
 	if (r->rank == 0 && r->request.passes_in_turn && wish.passes)
 		r->mon->note(r->mon->arg, "the two passes of a step take turns, as both together do not fit");
