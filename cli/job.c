@@ -388,6 +388,16 @@ static enum dtp_code check_model(const struct dtp_args *args, struct dtp_pipelin
 	return f.over ? dtp_fit_check(p, o, &share, &bound, err) : DTP_OK;
 }
 
+/* Whether a rank of this host has the VAE, which the first of each replica has. */
+static bool has_vae(const struct dtp_args *args, const struct dtp_seat *seat)
+{
+	bool found = !seat;
+
+	for (int i = 0; seat && i < seat->nlocal; i++)
+		found = found || seat->local[i] % args->tp_degree == 0;
+	return found;
+}
+
 /* Everything that can refuse the job, and the line that announces it; without progress, for another host than rank 0's, what
  * may be different there. */
 static enum dtp_code prepare(const struct dtp_args *args, bool writes, const struct dtp_seat *seat,
@@ -415,7 +425,7 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, const str
 	    (!seat && dtp_device_check(args, &gpus, ranks_of(args), err)))
 		return err->code;
 	o.device = gpus.n ? DTP_DEVICE_CUDA : DTP_DEVICE_CPU;
-	if (gpus.n && dtp_device_libraries(args, pictures(&o, &q), args->tp_degree > 1 && !args->oversubscribe, err))
+	if (gpus.n && dtp_device_libraries(args, has_vae(args, seat) && pictures(&o, &q), args->tp_degree > 1 && !args->oversubscribe, err))
 		return err->code;
 	if (dtp_max_memory_parse(args->max_memory, &limits, err) || dtp_max_memory_check(&limits, ranks_of(args), err) ||
 	    dtp_pipeline_open(&o, &mon, &p, err))

@@ -65,7 +65,8 @@ done_
 # Each rank looks for itself, before it loads: another launcher may have put it on another machine.
 case_ a_rank_without_nccl_says_so_before_it_loads
 member() { # RANK
-	RANK=$1 LOCAL_RANK=$1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 "$emulated/difftp" --model $model -p fox --height 32 --width 32 --steps 1 --seed 1 \
+	# shellcheck disable=SC2086 # several words
+	RANK=$1 LOCAL_RANK=$1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 ${host:-} "$emulated/difftp" --model $model -p fox --height 32 --width 32 --steps 1 --seed 1 \
 		--max-sequence-length 16 --device cuda --tp-degree 2 --launcher torchrun --rendezvous "file:$dir/meet" -o "$dir/x.png" \
 		>"$dir/out.$1" 2>"$dir/err.$1" </dev/null
 }
@@ -87,6 +88,35 @@ for tp in 2 4; do
 		DIFFTP_EMU_CALLS="$dir/calls.$overlap" run --tp-degree $tp --height 64 --width 64 --dtype fp32 --overlap $overlap --no-metadata \
 			--force --dump-stages "$dir/$overlap.safetensors" -o "$dir/$overlap.png"
 		[ $rc -eq 0 ] || fail "tp $tp, $overlap: exit code $rc: $(cat "$dir/stderr")"
+# Another name of the host is another host.
+if unshare --uts true 2>/dev/null; then
+	case_ a_host_that_decodes_nothing_needs_no_cudnn
+	printf 'hostname beta\nexec "$@"\n' >"$dir/beta"
+	for lacking in 1 0; do
+		rm -f "$dir/meet" "$dir/x.png"
+		(
+			host="unshare --uts sh $dir/beta"
+			export CUDA_VISIBLE_DEVICES=1
+			[ $lacking -eq 0 ] || export DIFFTP_EMU_MISSING=cudnn
+			member 1
+		) &
+		other=$!
+		export CUDA_VISIBLE_DEVICES=0
+		[ $lacking -eq 1 ] || export DIFFTP_EMU_MISSING=cudnn
+		member 0
+		rc=$?
+		unset CUDA_VISIBLE_DEVICES DIFFTP_EMU_MISSING
+		cp "$dir/err.0" "$dir/stderr"
+		wait $other
+		[ $lacking -eq 0 ] || [ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr" "$dir/err.1")"
+	done
+	[ $rc -eq 2 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+	says 'pictures need cuDNN'
+	done_
+else
+	echo "skip a_host_that_decodes_nothing_needs_no_cudnn: no namespace of a host's name can be made"
+fi
+
 	done
 	cmp -s "$dir/on.safetensors" "$dir/off.safetensors" || fail "tp $tp: the stages differ"
 	cmp -s "$dir/on.png" "$dir/off.png" || fail "tp $tp: the pictures differ"
