@@ -30,7 +30,7 @@ static struct dtp_args resolve(const struct dtp_rank *rank, const struct dtp_arg
 	a.negative_prompt = guided ? args->negative_prompt : NULL;
 	a.max_sequence_length = args->prompt_embeds ? 0 : q->max_sequence_length;
 	a.tp_degree = rank->options.tp_degree;
-	a.overlap = a.tp_degree > 1 ? args->overlap : DTP_OVERLAP_AUTO;
+	a.overlap = a.tp_degree > 1 && rank->seated.memory.n && !rank->seated.shared ? args->overlap : DTP_OVERLAP_AUTO;
 	a.reduce_dtype = a.tp_degree > 1 ? args->reduce_dtype : DTP_ARG_REDUCE_AUTO; /* what auto is follows from the device */
 	dtp_args_set(&a, dtp_option_find(DTP_CMD_RECIPE, "device", &near), rank->backend->ops->name, &ignored);
 	return a;

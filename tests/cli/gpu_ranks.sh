@@ -24,7 +24,7 @@ says '--oversubscribe'
 done_
 
 case_ ranks_on_gpus_of_their_own_sum_through_nccl
-run --dtype fp32 -o "$dir/nccl.png" || fail "exit code $rc: $(cat "$dir/stderr")"
+run --dtype fp32 --overlap auto -o "$dir/nccl.png" || fail "exit code $rc: $(cat "$dir/stderr")"
 [ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
 done_
 
@@ -33,6 +33,13 @@ CUDA_VISIBLE_DEVICES=3 run --dtype fp32 --oversubscribe -o "$dir/shared.png"
 [ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
 # The stand-in for NCCL adds in the order of the ranks, as ranks on CPUs do.
 cmp -s "$dir/nccl.png" "$dir/shared.png" || fail "the pictures differ"
+done_
+
+# --overlap on, which the file of defaults says, is in the record of a picture whose ranks it was for; above, the ranks shared a GPU.
+case_ overlap_is_recorded_where_it_has_an_effect
+run --dtype fp32 -o "$dir/parts.png"
+"$emulated/difftp" inspect "$dir/parts.png" >"$dir/stdout" || fail "exit code $?"
+grep -q '^ *overlap = on$' "$dir/stdout" || fail "$(cat "$dir/stdout")"
 done_
 
 # lacks NAME WHAT SETTING OPTION...: refused by the first process, before any rank is started.
@@ -81,13 +88,6 @@ says "'ncclGetVersion' is missing"
 ! grep -q '^load ' "$dir/stderr" || fail "weights were read: $(cat "$dir/stderr")"
 done_
 
-# The stand-in for NCCL sums an element in the same order whatever the parts; half a layer is as good a product as the whole.
-case_ sums_beside_products_are_the_same
-for tp in 2 4; do
-	for overlap in on off auto; do
-		DIFFTP_EMU_CALLS="$dir/calls.$overlap" run --tp-degree $tp --height 64 --width 64 --dtype fp32 --overlap $overlap --no-metadata \
-			--force --dump-stages "$dir/$overlap.safetensors" -o "$dir/$overlap.png"
-		[ $rc -eq 0 ] || fail "tp $tp, $overlap: exit code $rc: $(cat "$dir/stderr")"
 # Another name of the host is another host.
 if unshare --uts true 2>/dev/null; then
 	case_ a_host_that_decodes_nothing_needs_no_cudnn
@@ -117,6 +117,13 @@ else
 	echo "skip a_host_that_decodes_nothing_needs_no_cudnn: no namespace of a host's name can be made"
 fi
 
+# The stand-in for NCCL sums an element in the same order whatever the parts; half a layer is as good a product as the whole.
+case_ sums_beside_products_are_the_same
+for tp in 2 4; do
+	for overlap in on off auto; do
+		DIFFTP_EMU_CALLS="$dir/calls.$overlap" run --tp-degree $tp --height 64 --width 64 --dtype fp32 --overlap $overlap --no-metadata \
+			--force --dump-stages "$dir/$overlap.safetensors" -o "$dir/$overlap.png"
+		[ $rc -eq 0 ] || fail "tp $tp, $overlap: exit code $rc: $(cat "$dir/stderr")"
 	done
 	cmp -s "$dir/on.safetensors" "$dir/off.safetensors" || fail "tp $tp: the stages differ"
 	cmp -s "$dir/on.png" "$dir/off.png" || fail "tp $tp: the pictures differ"

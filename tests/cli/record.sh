@@ -47,6 +47,15 @@ zweite Zeile' $small --max-sequence-length 64 --tp-degree 2 -o "$dir/a.png" --gu
 }
 done_
 
+case_ what_has_no_effect_is_not_recorded
+# shellcheck disable=SC2086 # words
+{
+	run --model $model --prompt x $small --seed 1 --tp-degree 2 -o "$dir/auto.png"
+	run --model $model --prompt x $small --seed 1 --tp-degree 2 --overlap on -o "$dir/on.png"
+}
+same "$dir/auto.png" "$dir/on.png"
+done_
+
 case_ from_finds_all_that_was_read
 echo '{"transformer_blocks.*.ff.linear_in": "packed_colwise", "transformer_blocks.*.ff.linear_out": "rowwise"}' >"$dir/plan.json"
 # shellcheck disable=SC2086 # words
