@@ -195,8 +195,8 @@ static enum dtp_code encode(struct dtp_run *r, struct dtp_err *err)
 {
 	struct dtp_backend *be = r->ctx.be;
 
-	if (!r->p->stay.text && !r->p->component[DTP_TEXT].loaded) {
-		unload(r->p, be, DTP_TRANSFORMER); /* of the requests before: memory for one of the two was foreseen */
+	if (!r->p->stay.text) { /* memory beside those of the requests before was not foreseen, loaded or not: it may have become less */
+		unload(r->p, be, DTP_TRANSFORMER);
 		unload(r->p, be, DTP_VAE);
 	}
 	if (enter(r, DTP_TEXT, err) || be->ops->alloc(be, dtp_run_embeds_bytes(r->p, r->req), &r->embeds, err) ||

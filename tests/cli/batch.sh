@@ -198,6 +198,12 @@ batch none --prompts "$dir/four" --seed 1 --offload none --max-memory 141MB
 exits 2
 says '^warning: .*four:1: not enough memory for --offload none: rank 0 needs 142 MB at the peak, --max-memory allows 141 MB$'
 says '^--offload stage needs 138 MB and fits$'
+# All three fit beside each other for the first line, not for the second: its prompt is encoded when the other two are gone.
+printf 'a\n{"prompt":"b","height":96,"width":96}\n' >"$dir/larger"
+batch less --prompts "$dir/larger" --seed 1 --max-memory 142300kB
+exits 0
+says 'freed before the transformer: all three would need 143 MB of 142 MB'
+says 'rank 0 loaded the text encoder 1, the transformer 2, the VAE 2 times'
 printf 'a\n{"prompt":"b","height":1024,"width":1024}\n{"prompt":"c","height":1024,"width":1024}\n' >"$dir/large"
 batch large --prompts "$dir/large" --seed 1 --max-memory 160MB
 exits 1
