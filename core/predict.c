@@ -14,10 +14,11 @@ static void take_cost(struct dtp_run *r, struct dtp_phase_cost *cost)
 	memset(r->ctx.stat, 0, sizeof r->ctx.stat);
 }
 
-/* Where phases take turns, it is not allocated anew for each. */
-static void share_workspace(const struct dtp_pipeline *p, struct dtp_need *need)
+/* Where phases take turns, it is not allocated anew for each.  Rank 0 alone decodes. */
+static void share_workspace(const struct dtp_pipeline *p, int rank, struct dtp_need *need)
 {
-	int first = p->stay.text && p->stay.again ? DTP_TEXT : DTP_TRANSFORMER, last = p->stay.pictures ? DTP_VAE : DTP_TRANSFORMER;
+	int first = p->stay.text && p->stay.again ? DTP_TEXT : DTP_TRANSFORMER;
+	int last = p->stay.pictures && rank == 0 ? DTP_VAE : DTP_TRANSFORMER;
 	uint64_t *w = need->workspace, most = 0;
 
 	for (int i = first; i <= last; i++)
@@ -59,7 +60,7 @@ enum dtp_code dtp_run_measure(struct dtp_pipeline *p, const struct dtp_request *
 			dry->ops->memory(dry, &use);
 			need->workspace[i] = use.operations;
 		}
-		share_workspace(p, need);
+		share_workspace(p, tp->rank, need);
 		*err = dtp_ok(&r.ctx) ? *err : r.ctx.err;
 	}
 	dtp_run_free(&r);

@@ -158,4 +158,15 @@ plan klein-4b 6228756992 7751119872 99393238
 plan klein-9b 11664679424 18157203456 99393238
 plan dev 34688737280 64446627840 99393238
 done_
+
+case_ who_never_decodes_has_no_room_for_it
+workspace() { # RANK PHASE
+	"$TESTBIN/tool_json" "$dir/stdout" "ranks.$1.phases.$2.workspace"
+}
+"$DIFFTP" plan --synthetic --config tests/models/configs/klein-4b --tp-degree 2 -n 2 --devices 2x80GB --json >"$dir/stdout" 2>"$dir/stderr" ||
+	fail "exit code $?: $(cat "$dir/stderr")"
+# The VAE's attention is the largest operation; its room is there from the first step on, since both stay.
+[ "$(workspace 0 1)" = "$(workspace 0 2)" ] || fail "rank 0 makes room anew: $(workspace 0 1), then $(workspace 0 2)"
+[ "$(workspace 1 1)" -lt "$(workspace 0 1)" ] || fail "rank 1 has $(workspace 1 1), rank 0 $(workspace 0 1)"
+done_
 finish
