@@ -161,8 +161,8 @@ static int64_t first_part(const struct dtp_ctx *c, struct dtp_tensor y)
 	return first >= OVERLAP_ROWS && first * row >= OVERLAP_BYTES ? first : 0;
 }
 
-/* The product and its sum over the ranks, of the first tokens while the others are multiplied.  One product and one sum, in the counts
- * as in the result: no element is computed otherwise than in one part. */
+/* The product and its sum over the ranks, of the first tokens while the others are multiplied.  One product and one sum in the
+ * counts.  An element is the same sum of the same products; but on a GPU cuBLASLt may add them up in another order for half of the rows. */
 static void product_and_sum(struct dtp_ctx *c, struct dtp_tensor y, const struct dtp_layer *l, struct dtp_tensor x, int64_t first)
 {
 	const int64_t at[] = {0, first, y.shape[0]};
