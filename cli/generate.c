@@ -42,7 +42,7 @@ static void begin_watching(struct watching *w, struct dtp_rank *r)
 	if (!r->args->preview || r->rank || r->options.encode_only || r->args->progress == DTP_ARG_PROGRESS_JSON ||
 	    !dtp_progress_redraws(stderr))
 		return;
-	if (dtp_preview_open(r->args->model, r->args->variant, r->backend, r->mon, &w->preview, &err)) {
+	if (dtp_preview_open(r->args->model, r->args->variant, r->backend, r->options.device, r->mon, &w->preview, &err)) {
 		snprintf(text, sizeof text, "--preview has no effect: %.450s", err.message);
 		r->mon->warn(r->mon->arg, text);
 		return;

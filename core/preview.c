@@ -221,7 +221,9 @@ struct encoder {
 	struct dtp_vae vae;
 	struct dtp_st st;
 	struct dtp_backend *be;
+	enum dtp_device device; /* of be */
 	const struct dtp_monitor *mon;
+	uint64_t scratch, workspace;
 };
 
 static void download(struct dtp_ctx *c, float *to, struct dtp_tensor t)
@@ -255,16 +257,19 @@ static void sample(const struct encoder *e, struct dtp_ctx *c, const float *pict
 	}
 }
 
-static enum dtp_code measure(struct encoder *e, uint64_t *scratch, struct dtp_err *err)
+static enum dtp_code measure(struct encoder *e, struct dtp_err *err)
 {
 	struct dtp_ctx c = {.mon = &dtp_monitor_none, .err = DTP_ERR_INIT};
+	struct dtp_memory_use use;
 
-	if (dtp_backend_dry(e->be->compute, DTP_DEVICE_CPU, &c.be, err))
+	if (dtp_backend_dry(e->be->compute, e->device, &c.be, err))
 		return err->code;
 	dtp_arena_measure(&c.scratch);
 	c.scratch.be = c.be;
 	sample(e, &c, NULL, NULL);
-	*scratch = c.scratch.peak;
+	e->scratch = c.scratch.peak;
+	c.be->ops->memory(c.be, &use);
+	e->workspace = use.operations;
 	c.be->ops->destroy(c.be);
 	if (!dtp_ok(&c))
 		*err = c.err;
@@ -275,16 +280,16 @@ static enum dtp_code run(struct encoder *e, const float *picture, const struct s
 {
 	struct dtp_ctx c = {.be = e->be, .mon = e->mon, .err = DTP_ERR_INIT};
 	struct dtp_load_stats stats;
-	uint64_t scratch = 0;
 
 	dtp_plan_bind(&e->vae.tree, 0, 1);
-	if (measure(e, &scratch, err))
+	if (measure(e, err))
 		return err->code;
 	e->mon->stage(e->mon->arg, DTP_PHASE_LOAD, "load vae encoder");
-	if (dtp_weights_load(&e->vae.tree, &e->st, "", 0, 1, e->be, e->mon, &stats, err))
+	if (e->be->ops->reserve(e->be, e->workspace, err) ||
+	    dtp_weights_load(&e->vae.tree, &e->st, "", 0, 1, e->be, e->mon, &stats, err))
 		return err->code;
 	e->mon->stage(e->mon->arg, DTP_PHASE_ENCODE, "fit the preview");
-	enum dtp_code rc = dtp_arena_init(&c.scratch, e->be, scratch, err);
+	enum dtp_code rc = dtp_arena_init(&c.scratch, e->be, e->scratch, err);
 	if (!rc) {
 		sample(e, &c, picture, s);
 		rc = c.err.code;
@@ -330,10 +335,10 @@ static enum dtp_code make(struct dtp_preview *p, struct encoder *e, struct dtp_e
 	return rc;
 }
 
-enum dtp_code dtp_preview_open(const char *model, const char *variant, struct dtp_backend *be, const struct dtp_monitor *mon,
-			       struct dtp_preview **out, struct dtp_err *err)
+enum dtp_code dtp_preview_open(const char *model, const char *variant, struct dtp_backend *be, enum dtp_device device,
+			       const struct dtp_monitor *mon, struct dtp_preview **out, struct dtp_err *err)
 {
-	struct encoder e = {.be = be, .mon = mon};
+	struct encoder e = {.be = be, .device = device, .mon = mon};
 	struct dtp_preview *p = *out = NULL;
 	enum dtp_code rc = open_encoder(&e, model, variant, err);
 

@@ -14,9 +14,9 @@
 struct dtp_preview;
 
 /* Loads the encoder of model/vae (variant: of the weight files, or NULL), encodes eight pictures of 96x96, and frees all of it
- * again: less memory than decoding takes.  DTP_REFUSED: the folder has no encoder, as some that only draw. */
-enum dtp_code dtp_preview_open(const char *model, const char *variant, struct dtp_backend *be, const struct dtp_monitor *mon,
-			       struct dtp_preview **p, struct dtp_err *err);
+ * again: less memory than decoding takes.  device: be's.  DTP_REFUSED: the folder has no encoder, as some that only draw. */
+enum dtp_code dtp_preview_open(const char *model, const char *variant, struct dtp_backend *be, enum dtp_device device,
+			       const struct dtp_monitor *mon, struct dtp_preview **p, struct dtp_err *err);
 void dtp_preview_close(struct dtp_preview *p); /* NULL is allowed */
 /* The root mean square of what the function is off on the pictures that it was fitted to, in steps of 255. */
 double dtp_preview_error(const struct dtp_preview *p);

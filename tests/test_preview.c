@@ -56,7 +56,7 @@ static void preview_has_the_colours_of_the_picture(void **state)
 		int m;
 
 		snprintf(model, sizeof model, "%s/models/%s", getenv("DTP_TESTS"), models[i]);
-		if (dtp_backend_cpu(DTP_F32, 1, &be, &err) || dtp_preview_open(model, NULL, be, &dtp_monitor_none, &p, &err))
+		if (dtp_backend_cpu(DTP_F32, 1, &be, &err) || dtp_preview_open(model, NULL, be, DTP_DEVICE_CPU, &dtp_monitor_none, &p, &err))
 			fail_msg("%s", err.message);
 		float *tokens = encode(model, be, red, blue, &m);
 		uint8_t *rgb = malloc((size_t)(12 * m * m));
@@ -85,7 +85,7 @@ static void preview_without_an_encoder_is_refused(void **state)
 
 	if (dtp_backend_cpu(DTP_F32, 1, &be, &err))
 		fail_msg("%s", err.message);
-	assert_int_equal(dtp_preview_open("nowhere", NULL, be, &dtp_monitor_none, &p, &err), DTP_REFUSED);
+	assert_int_equal(dtp_preview_open("nowhere", NULL, be, DTP_DEVICE_CPU, &dtp_monitor_none, &p, &err), DTP_REFUSED);
 	assert_null(p);
 	assert_message(&err, DTP_REFUSED, "nowhere/vae/config.json", NULL);
 	be->ops->destroy(be);
