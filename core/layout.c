@@ -23,7 +23,8 @@ struct dtp_cuda_scores dtp_cuda_scores(enum dtp_dtype t, int64_t queries, int64_
 {
 	struct dtp_cuda_scores s = {.pitch = dtp_round_up(keys, DTP_CUDA_ROW / 2)};
 	uint64_t score = (uint64_t)s.pitch * sizeof(float), weight = t == DTP_F32 ? 0 : (uint64_t)s.pitch * dtp_dtype_size(t);
-	int64_t most = (int64_t)(room / (score + weight ? score + weight : 1));
+	uint64_t gap = t == DTP_F32 ? 0 : 255; /* between the two, at most */
+	int64_t most = (int64_t)((room > gap ? room - gap : 0) / (score + weight ? score + weight : 1));
 
 	if (most > 128) /* whole tiles of a product */
 		most = most / 128 * 128;

@@ -2,6 +2,8 @@
 /* attention, against the plain formula in f64. */
 #include "op.h"
 
+#include "footprint.h"
+
 struct dims {
 	int64_t sq, sk, heads, kv_heads, d;
 };
@@ -223,6 +225,21 @@ static void attention_all_without_avx512(void **state)
 	run_with_less();
 }
 
+/* What attention by matrix products takes on a GPU: no more than it may, unless that is too little for one query. */
+static void attention_scores_fit_their_room(void **state)
+{
+	static const enum dtp_dtype types[] = {DTP_F32, DTP_BF16};
+
+	(void)state;
+	for (int t = 0; t < 2; t++)
+		for (int64_t keys = 1; keys < 3000; keys += keys < 40 ? 1 : 97)
+			for (uint64_t room = 1000; room < 400000; room += 331) {
+				struct dtp_cuda_scores s = dtp_cuda_scores(types[t], 100000, keys, room);
+				assert_true(s.rows == 1 || s.nbytes <= room);
+				assert_true(s.rows >= 128 || s.nbytes + (uint64_t)s.pitch * (t ? 6 : 4) + 255 >= room);
+			}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -235,6 +252,7 @@ int main(void)
 		cmocka_unit_test(attention_empty),
 		cmocka_unit_test(attention_long),
 		cmocka_unit_test(attention_all_without_avx512),
+		cmocka_unit_test(attention_scores_fit_their_room),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
