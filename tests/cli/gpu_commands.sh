@@ -106,6 +106,17 @@ right
 grep -q '^All agree\.$' "$dir/stdout" || fail "$(tail -n 3 "$dir/stdout")"
 done_
 
+# As tests/cli/lora.sh on CPUs.  Layers that each rank has whole, with a LoRA, are read by one rank and broadcast with it.
+case_ loras_are_merged_as_they_are_on_cpus
+for lora in peft:0.7 kohya:1; do
+	gpu verify --model $model --device cuda --tp-degree 2 --dtype fp32 --against "tests/reference/loras/${lora%:*}.safetensors" \
+		--lora "tests/models/loras/${lora%:*}.safetensors:${lora#*:}" -q
+	right
+	awk '/step\.[01]\.noise_pred / { n++; if ($4 + 0 > 1e-5) bad = 1 } END { exit n != 2 || bad }' "$dir/stdout" ||
+		fail "$lora: noise predictions differ by more than 1e-5 of their RMS: $(cat "$dir/stdout")"
+done
+done_
+
 # GPUs that hold their parts, and a host that has no room for the activations of all.
 case_ verify_needs_the_hosts_memory_too
 m=$dir/large

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loader with the CUDA backend: through pinned buffers, by several threads at once, what lies in device memory is what the files say. */
 #include "../loading.h"
+#include "lora.h"
 
 #include <cuda_runtime_api.h>
 #include <math.h>
@@ -117,6 +118,133 @@ static void load_every_kind(void)
 	dtp_st_close(&st);
 }
 
+/* ---- what is added: weights of three dtypes and factors of two, of values whose sums are exact until they are rounded */
+enum { SIDE = 77, RANK = 3, SUMS = 12 };
+static const char *const sums[] = {"to_q", "to_out.0"}; /* the second reads the first */
+static const enum dtp_dtype stored[] = {DTP_BF16, DTP_F16, DTP_F32}, factors[] = {DTP_BF16, DTP_F32};
+
+static float weight_at(int64_t i, int64_t j)
+{
+	return (float)((i * 7 + j * 5) % 31 - 15) / 16;
+}
+
+static float down_at(int64_t r, int64_t j)
+{
+	return (float)((r + j) % 5 - 2) / 4;
+}
+
+static float up_at(int64_t i, int64_t r)
+{
+	return (float)((i + 2 * r) % 7 - 3) / 4;
+}
+
+static float sum_at(int64_t i, int64_t j)
+{
+	float sum = weight_at(i, j);
+
+	for (int r = 0; r < RANK; r++)
+		sum += 2 * up_at(i, r) * down_at(r, j);
+	return sum;
+}
+
+static void add_matrix(struct dtp_st_out *out, const char *name, float (*at)(int64_t, int64_t), int64_t rows, int64_t cols, enum dtp_dtype t)
+{
+	float *v = malloc((size_t)(rows * cols) * sizeof *v);
+	void *data = malloc((size_t)(rows * cols) * dtp_dtype_size(t));
+
+	for (int64_t i = 0; i < rows * cols; i++)
+		v[i] = at(i / cols, i % cols);
+	dtp_from_f32(data, t, v, (size_t)(rows * cols));
+	free(v);
+	*out = (struct dtp_st_out){name, dtp_tensor_make(data, t, 2, (int64_t[]){rows, cols})};
+}
+
+static void write_sums(char weights[300], char lora[300])
+{
+	struct dtp_st_out w[SUMS], f[2 * SUMS];
+	static char names[3 * SUMS][80];
+	struct dtp_err err = DTP_ERR_INIT;
+
+	for (int i = 0; i < SUMS; i++) {
+		snprintf(names[3 * i], sizeof *names, "transformer_blocks.%d.attn.%s.weight", i / 2, sums[i % 2]);
+		snprintf(names[3 * i + 1], sizeof *names, "transformer.transformer_blocks.%d.attn.%s.lora_A.weight", i / 2, sums[i % 2]);
+		snprintf(names[3 * i + 2], sizeof *names, "transformer.transformer_blocks.%d.attn.%s.lora_B.weight", i / 2, sums[i % 2]);
+		add_matrix(&w[i], names[3 * i], weight_at, SIDE, SIDE, stored[i / 2 % 3]);
+		add_matrix(&f[2 * i], names[3 * i + 1], down_at, RANK, SIDE, factors[i / 6]);
+		add_matrix(&f[2 * i + 1], names[3 * i + 2], up_at, SIDE, RANK, factors[i / 6]);
+	}
+	snprintf(weights, 300, "%s/weights.safetensors", temp_dir());
+	snprintf(lora, 300, "%s/lora.safetensors", temp_dir());
+	must(dtp_st_write(weights, w, SUMS, NULL, 0, &err), &err);
+	must(dtp_st_write(lora, f, 2 * SUMS, NULL, 0, &err), &err);
+	for (int i = 0; i < SUMS; i++)
+		free(w[i].tensor.data), free(f[2 * i].tensor.data), free(f[2 * i + 1].tensor.data);
+}
+
+static void check_sum(const struct dtp_tree *t, const struct dtp_module *m, int rank, int degree, enum dtp_dtype compute)
+{
+	const struct dtp_cuda_weight *w = dtp_cuda_weight_of(m->layer->weight);
+	struct dtp_param p;
+	struct dtp_split s;
+
+	assert_true(dtp_module_param(m, 0, &p));
+	dtp_placement(t, &p, rank, degree, &s);
+	int64_t row = s.dim == 0 ? s.run[0].begin : 0, column = s.dim == 1 ? s.run[0].begin : 0;
+	float *got = fetch(w->data, compute, (w->at.n - 1) * w->at.pitch + w->at.k);
+	for (int64_t i = 0; i < w->at.n; i++)
+		for (int64_t j = 0; j < w->at.k; j++)
+			assert_true(got[i * w->at.pitch + j] == dtp_round_to(compute, sum_at(row + i, column + j)));
+	free(got);
+}
+
+static void load_sums(const char *plan, int degree, enum dtp_dtype compute, const char *weights, const char *lora)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_backend *be = open_gpu(compute);
+	struct dtp_load_stats stats;
+	struct dtp_lora *added;
+	struct dtp_tree t;
+	struct dtp_st st;
+	int rank = degree - 1;
+
+	layers.n = 0;
+	dtp_tree_init(&t, "transformer");
+	dtp_tree_list(&t, "transformer_blocks");
+	for (int i = 0, first = -1; i < SUMS; i++) {
+		int linear = dtp_tree_linear(&t, next_layer(&layers), SIDE, SIDE, false, "transformer_blocks.%d.attn.%s", i / 2, sums[i % 2]);
+		if (i % 2)
+			dtp_tree_reads(&t, linear, 1, &first);
+		first = linear;
+	}
+	plan_text(&t, plan, degree);
+	dtp_plan_bind(&t, rank, degree);
+	open_file(weights, &st);
+	must(dtp_lora_open(&lora, 1, &t, &dtp_monitor_none, &added, &err), &err);
+	must(dtp_weights_load(&t, &st, "", rank, degree, be, &dtp_monitor_none, &stats, &err), &err);
+	must(be->ops->sync(be, &err), &err);
+	for (int i = 0; i < t.n; i++)
+		if (t.modules[i].layer)
+			check_sum(&t, &t.modules[i], rank, degree, compute);
+	dtp_weights_free(&t, be);
+	be->ops->destroy(be);
+	dtp_lora_close(added);
+	dtp_tree_free(&t);
+	dtp_st_close(&st);
+}
+
+static void load_every_sum(void)
+{
+	static const char split[] = "{\"transformer_blocks.*.attn.to_q\":\"colwise\",\"transformer_blocks.*.attn.to_out.0\":\"rowwise\"}";
+	char weights[300], lora[300], given[310];
+
+	write_sums(weights, lora);
+	snprintf(given, sizeof given, "%s:2", lora);
+	for (int i = 0; i < 2; i++) {
+		load_sums("{}", 1, i ? DTP_F32 : DTP_BF16, weights, given);
+		load_sums(split, 3, i ? DTP_F32 : DTP_BF16, weights, given);
+	}
+}
+
 /* ---- a run that is ending */
 
 static enum dtp_code ending(void *arg, struct dtp_err *err)
@@ -194,6 +322,7 @@ static void loading_fills_device_memory(void **state)
 	(void)state;
 	use_buffers_again();
 	load_every_kind();
+	load_every_sum();
 }
 
 int main(void)
