@@ -54,6 +54,15 @@ lines() { # what the README has its reader type, under a heading
 	awk -v h="## $1" '$0 == h { on = 1; next } /^## / { on = 0 } on && sub(/^    /, "")' "$root/root/difftp/README.md"
 }
 
+with_headers() { # PACKAGE: itself if it has a header, else those of the packages for development that it stands for
+	if inside dpkg-query -L "$1" | grep -q '^/usr/include/.*\.h$'; then
+		echo "$1"
+		return
+	fi
+	# shellcheck disable=SC2016 # dpkg-query expands it
+	inside dpkg-query -W -f '${Depends}\n' "$1" | sed 's/ ([^)]*)//g; s/, /\n/g' | grep -e '-dev$' | while read -r p; do with_headers "$p"; done
+}
+
 try() { # SUITE
 	suite=$1 root=$memory/$1
 	case_ "clean_root_${suite}_is_made"
@@ -70,6 +79,7 @@ try() { # SUITE
 	cp -a "$root" "$root.bare"
 	git clone -q --no-hardlinks "file://$PWD" "$root/root/difftp" || fail "cloning"
 	mount -t proc proc "$root/proc"
+	mount -t sysfs -o ro sysfs "$root/sys" # mpirun looks there for processors
 	mkdir -p "$root/dev/pts"
 	mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts "$root/dev/pts" && ln -sf pts/ptmx "$root/dev/ptmx" # for tests of terminals
 	done_
@@ -116,11 +126,7 @@ packages_are_those_that_are_used() {
 	for p in $listed; do
 		echo "$p" >>"$dir/granted"
 		case $p in *-dev) ;; *) continue ;; esac
-		# A package without a header stands for those that it depends on.
-		# shellcheck disable=SC2016 # dpkg-query expands it
-		inside dpkg-query -L "$p" | grep -q '^/usr/include/.*\.h$' ||
-			inside dpkg-query -W -f '${Depends}\n' "$p" | sed 's/ ([^)]*)//g; s/, /\n/g' >"$dir/instead"
-		[ -s "$dir/instead" ] || echo "$p" >"$dir/instead"
+		with_headers "$p" >"$dir/instead"
 		grep -qxFf "$dir/instead" "$dir/used" || fail "the build uses nothing of the package '$p'"
 		cat "$dir/instead" >>"$dir/granted"
 		rm "$dir/instead"
@@ -154,7 +160,7 @@ suites=${SUITES:-bookworm trixie}
 for s in $suites; do
 	try "$s"
 	if [ "$s" = bookworm ] && [ -x "$root/root/difftp/difftp" ]; then debian_package; fi
-	umount "$memory/$s/dev/pts" "$memory/$s/proc" "$memory/$s.bare/proc" 2>/dev/null
+	umount "$memory/$s/dev/pts" "$memory/$s/sys" "$memory/$s/proc" "$memory/$s.bare/proc" 2>/dev/null
 	rm -rf --one-file-system "${memory:?}/$s" "$memory/$s.bare"
 done
 finish
