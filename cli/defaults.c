@@ -30,6 +30,7 @@ struct gathering {
 	const struct dtp_args *args;
 	FILE *out;
 	dtp_option_set environment, file; /* the options that have a value there */
+	struct dtp_args tried;            /* all values so far, whether they count or not */
 };
 
 /* The size that a file of this run has. */
@@ -63,11 +64,10 @@ static bool applies(const struct dtp_args *args, const struct dtp_option *o)
 /* A value is checked whether it counts or not. */
 static enum dtp_code offer(struct gathering *g, const struct dtp_option *o, const char *value, struct dtp_err *err)
 {
-	struct dtp_args scratch = {0};
 	const char *home = getenv("HOME");
 	bool path = o->kind == DTP_OPT_PATH || o->kind == DTP_OPT_LIST;
 
-	if (dtp_args_preset(&scratch, o, value, err))
+	if (dtp_args_preset(&g->tried, o, value, err))
 		return err->code;
 	if (g->environment & dtp_option_bit(o) || !applies(g->args, o))
 		return DTP_OK;

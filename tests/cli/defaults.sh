@@ -108,6 +108,8 @@ wrong range "$file:2: option '--steps': 0 is out of range" 'steps = 0'
 wrong choice "$file:2: option '--dtype': 'fp23' is unknown; did you mean 'fp32'\?" 'dtype = fp23'
 wrong switch "$file:2: option '--quiet': 'maybe' is neither yes nor no" 'quiet = maybe'
 wrong twice "$file:3: 'steps' has a value already, in a line above" 'steps = 4' 'num-inference-steps = 5'
+wrong too_many "$file:10: option '--lora' is given more than 8 times" 'lora = a' 'lora = a' 'lora = a' 'lora = a' 'lora = a' 'lora = a' 'lora = a' 'lora = a' \
+	'lora = a'
 wrong of_a_run "$file:2: 'prompt' says what a single run is about: " 'prompt = a fox'
 wrong of_another_command "$file:2: option '--repeat'|$file:2: 'repeat' says what" 'repeat = 5'
 printf 'steps = 4\n\0' >"$file"
