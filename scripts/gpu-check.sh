@@ -239,14 +239,21 @@ case ${1:-} in
 	exit 2
 	;;
 esac
+# The most valuable first, each with its budget in seconds.
+order='build:240 gpu:60 kernels:90 golden_fp32:90 synthetic:150 operations:100 golden_bf16:60 golden_tp2:60 graph:100 libraries:60 load:60 sanitizer:60'
+for piece in $PIECES; do
+	case " $order " in *" $piece:"*) ;; *)
+		echo "gpu-check: there is no piece '$piece'; there are$(echo " $order" | sed 's/:[0-9]*//g')" >&2
+		exit 2
+		;;
+	esac
+done
 mkdir -p "$out" || exit 1
 out=$(cd "$out" && pwd)
 if [ -n "$(ls -A "$out")" ] && [ ! -e "$out/pieces" ]; then
 	echo "gpu-check: '$out' holds other files: -o wants a folder of its own, or a new one" >&2
 	exit 2
 fi
-# The most valuable first, each with its budget in seconds.
-order='build:240 gpu:60 kernels:90 golden_fp32:90 synthetic:150 operations:100 golden_bf16:60 golden_tp2:60 graph:100 libraries:60 load:60 sanitizer:60'
 for piece in $order; do
 	rm -f "$out/${piece%:*}.log" "$out/${piece%:*}.says" "$out/${piece%:*}.run"
 done

@@ -33,6 +33,14 @@ table() {
 	tail -n 5 "$out"/*.log
 }
 
+case_ gpu_check_knows_its_pieces
+PIECES="gpu kernls" sh scripts/gpu-check.sh -o "$dir/none" >"$dir/table" 2>&1
+rc=$?
+[ $rc -eq 2 ] || fail "exit code $rc: $(cat "$dir/table")"
+grep -q "there is no piece 'kernls'; there are build gpu kernels " "$dir/table" || fail "$(cat "$dir/table")"
+[ ! -e "$dir/none" ] || fail "a folder was made"
+done_
+
 case_ gpu_check_leaves_the_files_of_others
 mkdir "$dir/others"
 echo mine >"$dir/others/mine.json"
