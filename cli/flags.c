@@ -23,12 +23,19 @@ void dtp_each_word(const char *list, bool (*fn)(void *arg, const char *word, siz
 	}
 }
 
-static bool has_bit(dtp_option_set set, size_t offset)
+const struct dtp_option *dtp_option_at(size_t offset)
 {
 	for (int i = 0; i < dtp_noptions; i++)
 		if (dtp_options[i].offset == offset)
-			return set >> i & 1;
-	return false;
+			return &dtp_options[i];
+	return NULL;
+}
+
+static bool has_bit(dtp_option_set set, size_t offset)
+{
+	const struct dtp_option *o = dtp_option_at(offset);
+
+	return o && set & dtp_option_bit(o);
 }
 
 bool dtp_args_given(const struct dtp_args *args, size_t offset)
@@ -48,9 +55,10 @@ bool dtp_args_has(const struct dtp_args *args, size_t offset)
 
 void dtp_args_give(struct dtp_args *args, size_t offset)
 {
-	for (int i = 0; i < dtp_noptions; i++)
-		if (dtp_options[i].offset == offset)
-			args->given |= dtp_option_bit(&dtp_options[i]);
+	const struct dtp_option *o = dtp_option_at(offset);
+
+	if (o)
+		args->given |= dtp_option_bit(o);
 }
 
 /* ---- values */

@@ -122,6 +122,8 @@ struct dtp_args {
  * options, malformed values and stray words are DTP_REFUSED, with what was probably meant. */
 enum dtp_code dtp_args_parse(enum dtp_command_bit command, int argc, char **argv, struct dtp_args *args,
 			     struct dtp_err *err);
+/* The option whose member of struct dtp_args is at this offset; NULL: none. */
+const struct dtp_option *dtp_option_at(size_t offset);
 /* The option of this spelling ('_' is '-') that belongs to one of the commands; NULL: none.  near: what was probably meant. */
 const struct dtp_option *dtp_option_find(unsigned commands, const char *name, struct dtp_suggest *near);
 /* Gives an option a value, as the command line does. */
