@@ -9,10 +9,7 @@
 #include "dnn.h"
 #include "lt.h"
 
-/* What a copy costs beside its bytes (some 20 us: the call, the event, a thread that wakes) is little against the 80 us that 4 MiB take at
- * 50 GB/s; and with several copies waiting the device never does. */
-#define PANEL_BYTES (UINT64_C(4) << 20)
-#define WRITERS 3
+#define WRITERS 3 /* with several copies waiting the device never does */
 #define LEAST_MAJOR 8 /* compute capability: the first with bf16 in its matrix units */
 
 static void destroy(struct dtp_backend *be)
@@ -296,7 +293,7 @@ enum dtp_code dtp_backend_cuda(enum dtp_dtype compute, const struct dtp_cuda_opt
 		return dtp_fail(err, DTP_FAILED, "out of memory: no %zu bytes for the CUDA backend", sizeof *cu);
 	cu->base.ops = &cuda_ops;
 	cu->base.compute = compute;
-	cu->base.panel_bytes = PANEL_BYTES;
+	cu->base.panel_bytes = DTP_CUDA_PANEL;
 	cu->base.writers = WRITERS;
 	cu->base.async = true;
 	cu->options = *options;
