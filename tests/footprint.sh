@@ -25,6 +25,15 @@ END_CONFIG
 	"$TESTBIN/tool_sparse" "$m" 1 || fail "no checkpoint"
 }
 
+# bench MODEL DEGREE DTYPE OPTION...: by $program, with the options $always.
+bench() {
+	model=$1 degree=$2 dtype=$3
+	shift 3
+	# shellcheck disable=SC2086,SC2154 # words; the script says what program and always are
+	"$program" bench --model "$model" --tp-degree "$degree" --dtype "$dtype" $always --json -q "$@" >"$dir/stdout" 2>"$dir/stderr" \
+		</dev/null || fail "tp $degree: $(cat "$dir/stderr")"
+}
+
 number() { # KEY: of the phase and rank in $at
 	"$TESTBIN/tool_json" "$dir/stdout" "$at.$1"
 }

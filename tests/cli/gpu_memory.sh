@@ -5,12 +5,8 @@
 . tests/emulated.sh
 . tests/footprint.sh
 
-bench() { # MODEL DEGREE DTYPE OPTION...
-	model=$1 degree=$2 dtype=$3
-	shift 3
-	"$emulated/difftp" bench --model "$model" --tp-degree "$degree" --dtype "$dtype" --max-sequence-length 24 --steps 1 --device cuda --json -q "$@" \
-		>"$dir/stdout" 2>"$dir/stderr" </dev/null || fail "tp $degree: $(cat "$dir/stderr")"
-}
+# shellcheck disable=SC2034 # bench reads them
+program=$emulated/difftp always='--max-sequence-length 24 --steps 1 --device cuda'
 
 # The emulator counts what lives on a device by itself.
 counted_alike() { # of ranks that have a GPU each

@@ -4,12 +4,8 @@
 . tests/lib.sh
 . tests/footprint.sh
 
-bench() { # MODEL DEGREE DTYPE OPTION...
-	model=$1 degree=$2 dtype=$3
-	shift 3
-	"$DIFFTP" bench --model "$model" --tp-degree "$degree" --dtype "$dtype" --max-sequence-length 40 --steps 2 --device cpu --json -q "$@" \
-		>"$dir/stdout" 2>"$dir/stderr" </dev/null || fail "tp $degree: $(cat "$dir/stderr")"
-}
+# shellcheck disable=SC2034 # bench reads them
+program=$DIFFTP always='--max-sequence-length 40 --steps 2 --device cpu'
 
 for dtype in fp32 bf16; do
 	for degree in 1 2; do
