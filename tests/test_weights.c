@@ -226,66 +226,49 @@ static void weights_load_gaps_counted(void **state)
 	dtp_st_close(&st);
 }
 
+/* Two ranks take half of the columns each, of a file that is here or on a network: what each of them reads through, by how many requests,
+ * and into how many panels. */
+static void check_gaps(int64_t columns, bool remote, uint64_t gaps, uint64_t requests, int writes)
+{
+	const struct content c = {"w.weight", "BF16", 2, {4, columns}};
+	struct dtp_load_stats stats;
+	struct recorder r;
+	struct dtp_tree t;
+	struct dtp_st st;
+
+	open_file(write_checkpoint("gaps.safetensors", &c, 1), &st);
+	st.files[0].remote = remote;
+	layers.n = 0;
+	dtp_tree_init(&t, "net");
+	dtp_tree_linear(&t, next_layer(&layers), 4, columns, false, "w");
+	plan_text(&t, "{\"w\":\"rowwise_split_input\"}", 2);
+	for (int rank = 0; rank < 2; rank++) {
+		recorder_init(&r);
+		load_and_compare(&t, &st, "", rank, 2, &r, &stats);
+		assert_int_equal(stats.gaps, gaps);
+		assert_int_equal(stats.requests, requests);
+		assert_int_equal(r.writes, writes);
+	}
+	dtp_tree_free(&t);
+	dtp_st_close(&st);
+}
+
 /* One byte below 64 KB would do, but columns are two bytes wide. */
 static void weights_load_gap_limit(void **state)
 {
-	static const struct {
-		int64_t columns;
-		uint64_t gaps, requests;
-	} cases[] = {{65536, 0, 4}, {65534, 3 * 65534, 1}};
-
 	(void)state;
-	for (int i = 0; i < 2; i++) {
-		const struct content c = {"w.weight", "BF16", 2, {4, cases[i].columns}};
-		struct dtp_load_stats stats;
-		struct recorder r;
-		struct dtp_tree t;
-		struct dtp_st st;
-		open_file(write_checkpoint("limit.safetensors", &c, 1), &st);
-		layers.n = 0;
-		dtp_tree_init(&t, "net");
-		dtp_tree_linear(&t, next_layer(&layers), 4, cases[i].columns, false, "w");
-		plan_text(&t, "{\"w\":\"rowwise_split_input\"}", 2);
-		recorder_init(&r);
-		load_and_compare(&t, &st, "", 0, 2, &r, &stats);
-		assert_int_equal(stats.gaps, cases[i].gaps);
-		assert_int_equal(stats.requests, cases[i].requests);
-		dtp_tree_free(&t);
-		dtp_st_close(&st);
-	}
+	check_gaps(65536, false, 0, 4, 1);
+	check_gaps(65534, false, 3 * 65534, 1, 1);
 }
 
-/* Over a network more is read through, by larger requests: a gap of less than 1 MiB, in pieces. */
+/* Over a network more is read through, by larger requests: a gap of less than 1 MiB, in pieces.  A panel is of 4 MiB. */
 static void weights_load_gaps_over_a_network(void **state)
 {
-	static const struct {
-		int64_t columns;
-		uint64_t gaps, requests;
-	} cases[] = {{65536, 3 * 65536, 1}, {1000000, 3 * 1000000, 1}, {1048574, 3 * 1048574, 1}, {1048576, 0, 4}};
-
 	(void)state;
-	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-		const struct content c = {"w.weight", "BF16", 2, {4, cases[i].columns}};
-		struct dtp_load_stats stats;
-		struct recorder r;
-		struct dtp_tree t;
-		struct dtp_st st;
-		open_file(write_checkpoint("remote.safetensors", &c, 1), &st);
-		st.files[0].remote = true;
-		layers.n = 0;
-		dtp_tree_init(&t, "net");
-		dtp_tree_linear(&t, next_layer(&layers), 4, cases[i].columns, false, "w");
-		plan_text(&t, "{\"w\":\"rowwise_split_input\"}", 2);
-		for (int rank = 0; rank < 2; rank++) {
-			recorder_init(&r);
-			load_and_compare(&t, &st, "", rank, 2, &r, &stats);
-			assert_int_equal(stats.gaps, cases[i].gaps);
-			assert_int_equal(stats.requests, cases[i].requests);
-			assert_int_equal(r.writes, 1); /* a panel of 4 MiB */
-		}
-		dtp_tree_free(&t);
-		dtp_st_close(&st);
-	}
+	check_gaps(65536, true, 3 * 65536, 1, 1);
+	check_gaps(1000000, true, 3 * 1000000, 1, 1);
+	check_gaps(1048574, true, 3 * 1048574, 1, 1);
+	check_gaps(1048576, true, 0, 4, 1);
 }
 
 static void weights_remote_file_systems(void **state)
