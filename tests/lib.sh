@@ -54,6 +54,16 @@ expect() {
 	done_
 }
 
+# own_tree NAME...: $tree is made, a tree that is this one, but for these files and folders, of which it has copies, and for what is built.
+own_tree() {
+	tree=$dir/tree
+	mkdir -p "$tree/build"
+	for f in *; do
+		case " build difftp $* " in *" $f "*) ;; *) ln -s "$PWD/$f" "$tree/$f" ;; esac
+	done
+	cp -a "$@" "$tree"
+}
+
 # least_time ARGUMENT...: microseconds of processor time that the program takes, the least of five runs: what a clock shows where the
 # machine does nothing else, and a test can hold where it does.  In $(...), which is to be followed by || exit.
 least_time() {

@@ -123,13 +123,7 @@ done_
 
 # A tree that is this one, but for a kernel that adds where it is to multiply.
 case_ gpu_check_tells_a_broken_kernel
-tree=$dir/tree
-mkdir -p "$tree/build"
-for f in *; do
-	case $f in build | cuda | difftp) ;; *) ln -s "$PWD/$f" "$tree/$f" ;; esac
-done
-rm "$tree/scripts"
-cp -a scripts cuda "$tree"
+own_tree scripts cuda
 cp -a build/release build/emulated "$tree/build"
 sed 's/silu(g\[j\]) \* u\[j\]/silu(g[j]) + u[j]/' cuda/k_swiglu.cu >"$tree/cuda/k_swiglu.cu"
 cmp -s cuda/k_swiglu.cu "$tree/cuda/k_swiglu.cu" && fail "no fault was put into the kernel"

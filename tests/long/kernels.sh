@@ -9,13 +9,7 @@ if [ -z "$(make -s which-nvcc)" ]; then
 fi
 test=tests/emu/test_kernels
 
-# A tree that is this one, but for sources and objects of kernels: those it has for itself.
-tree=$dir/tree
-mkdir -p "$tree/build"
-for f in *; do
-	case $f in build | cuda | difftp) ;; *) ln -s "$PWD/$f" "$tree/$f" ;; esac
-done
-cp -a cuda "$tree/cuda"
+own_tree cuda
 
 make_test() { # FOLDER
 	# shellcheck disable=SC2086 # several words

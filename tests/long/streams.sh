@@ -8,13 +8,7 @@
 [ -z "$SANITIZED" ] || exit 0
 model=$PWD/tests/models/klein-tiny source=cuda/comm_nccl.c
 
-# A tree that is this one, but for that source and its objects.
-tree=$dir/tree
-mkdir -p "$tree/build"
-for f in *; do
-	case $f in build | cuda | difftp) ;; *) ln -s "$PWD/$f" "$tree/$f" ;; esac
-done
-cp -a cuda "$tree/cuda"
+own_tree cuda
 cp -a "build/$plain" "$tree/build"
 
 draw() { # PROGRAM MODE PICTURE
