@@ -128,7 +128,7 @@ static void readahead(const struct dtp_run *r, int which)
 	const struct dtp_component *c = &r->p->component[which];
 	int rank = dtp_component_rank(c, r->tp->rank);
 	if (!c->loaded && !c->absent && !r->p->streamed && !r->p->synthetic && (c->degree > 1 || r->tp->rank == 0))
-		dtp_weights_readahead(c->tree, &c->st, c->prefix, rank, c->degree, sums_of(r, c), UINT64_MAX);
+		dtp_weights_readahead(c->tree, &c->st, c->prefix, rank, c->degree, sums_of(r, c));
 }
 
 /* ---- phases */

@@ -230,11 +230,13 @@ void dtp_slice_prefetch(const struct dtp_st *st, const struct dtp_slice *s, int6
 {
 	struct dtp_slice_walk w = dtp_slice_walk(s, row, n);
 	uint64_t offset, len, begin = 0, end = 0;
-	int fd = st->files[s->entry->file].fd;
+	const struct dtp_st_file *f = &st->files[s->entry->file];
 
+	if (!f->remote)
+		return;
 	while (dtp_slice_next(&w, &offset, &len)) {
-		if (end && offset - end >= dtp_gap_bytes(&st->files[s->entry->file])) {
-			posix_fadvise(fd, (off_t)begin, (off_t)(end - begin), POSIX_FADV_WILLNEED);
+		if (end && offset - end >= dtp_gap_bytes(f)) {
+			posix_fadvise(f->fd, (off_t)begin, (off_t)(end - begin), POSIX_FADV_WILLNEED);
 			end = 0;
 		}
 		if (!end)
@@ -242,5 +244,5 @@ void dtp_slice_prefetch(const struct dtp_st *st, const struct dtp_slice *s, int6
 		end = offset + len;
 	}
 	if (end)
-		posix_fadvise(fd, (off_t)begin, (off_t)(end - begin), POSIX_FADV_WILLNEED);
+		posix_fadvise(f->fd, (off_t)begin, (off_t)(end - begin), POSIX_FADV_WILLNEED);
 }

@@ -58,6 +58,8 @@ struct dtp_read_stats {
  * DTP_FAILED naming file and tensor.  Adds to *stats.  Safe from several threads. */
 enum dtp_code dtp_slice_read(const struct dtp_st *st, const struct dtp_slice *s, int64_t row, int64_t n, void *dst,
 			     struct dtp_read_stats *stats, struct dtp_err *err);
-/* Asks the kernel to have these rows in the page cache soon; does not wait for them. */
+/* Asks the kernel to have these rows in the page cache soon and does not wait for them, where a request takes long: of a file that is read
+ * over a network.  A local disk is kept busy by the reads themselves, which get large folios; what is asked for comes in single pages, ten
+ * times as dear to get and twice as dear to copy from. */
 void dtp_slice_prefetch(const struct dtp_st *st, const struct dtp_slice *s, int64_t row, int64_t n);
 #endif

@@ -18,7 +18,7 @@
 #define READERS 3
 /* Few threads saturate the memory. */
 #define MAX_PACKERS 4
-/* How far ahead of the readers the disk is kept busy. */
+/* How far ahead of the readers a network is kept busy. */
 #define AHEAD_BYTES (32u << 20)
 
 struct panel {

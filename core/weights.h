@@ -55,9 +55,7 @@ uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st
 enum dtp_code dtp_weights_slice(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix,
 				const struct dtp_param *p, int rank, int degree, void *dst, struct dtp_err *err);
 
-/* Asks the kernel to read this rank's slices ahead into the page cache (posix_fadvise WILLNEED), in the background, at most
- * `budget` bytes: called while another component computes.  shared: those that dtp_weights_load_shared reads here.  Returns the bytes
- * asked for, small gaps included. */
-uint64_t dtp_weights_readahead(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree, bool shared,
-			       uint64_t budget);
+/* Brings this rank's slices into the page cache, by a thread in the background: called while another
+ * component computes.  shared: those that dtp_weights_load_shared reads here.  Returns the bytes that it will read, small gaps included. */
+uint64_t dtp_weights_readahead(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree, bool shared);
 #endif

@@ -35,7 +35,6 @@ struct dtp_cpu {
 struct dtp_cpu_weight {
 	struct dtp_weight base;
 	void *data;   /* MATRIX, CONV: packed; TABLE: rows of T; VECTOR: F32 */
-	bool reused;  /* data has pages already; else writing gets them, zeroed and in the cache */
 	int64_t n, k; /* the matrix; CONV: k = kh*kw*C, in that order */
 	int64_t piece;/* MATRIX, CONV: packed as matrices of so many columns (dtp_pack_piece); k: as one */
 };
@@ -81,9 +80,7 @@ static inline void *dtp_at(const struct dtp_tensor *t, int64_t i, int64_t j)
 enum dtp_code dtp_cpu_create(enum dtp_dtype compute, int threads, enum dtp_cpu_method method, struct dtp_backend **out,
 			     struct dtp_err *err);
 
-/* memory.c.  take: alloc, which also says whether the memory had been used before. */
-enum dtp_code dtp_cpu_take(struct dtp_cpu *cpu, uint64_t nbytes, void **p, bool *reused, struct dtp_err *err);
-/* Makes cpu->shared and every thread's piece at least this large; what they held is lost. */
+/* memory.c.  Makes cpu->shared and every thread's piece at least this large; what they held is lost. */
 enum dtp_code dtp_cpu_scratch(struct dtp_cpu *cpu, uint64_t shared, uint64_t local, struct dtp_err *err);
 void dtp_cpu_drop_scratch(struct dtp_cpu *cpu);
 enum dtp_code dtp_cpu_alloc(struct dtp_backend *be, uint64_t nbytes, void **p, struct dtp_err *err);

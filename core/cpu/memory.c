@@ -56,9 +56,8 @@ static enum dtp_code map(uint64_t nbytes, void **p, struct dtp_err *err)
 	return DTP_OK;
 }
 
-static enum dtp_code take(struct dtp_cpu *cpu, uint64_t nbytes, void **p, bool *reused, struct dtp_err *err)
+static enum dtp_code take(struct dtp_cpu *cpu, uint64_t nbytes, void **p, struct dtp_err *err)
 {
-	*reused = false;
 	*p = NULL;
 	if (nbytes > (uint64_t)INT64_MAX - PAGE)
 		return no_memory(nbytes, err);
@@ -68,27 +67,21 @@ static enum dtp_code take(struct dtp_cpu *cpu, uint64_t nbytes, void **p, bool *
 	}
 	nbytes = pages(nbytes);
 	*p = dtp_pool_take(&cpu->pool, nbytes);
-	*reused = *p != NULL;
-	if (*reused)
+	if (*p)
 		return DTP_OK;
 	/* No hole is large enough: what is kept goes as new memory comes, so that there is never more than there was. */
 	dtp_pool_trim(&cpu->pool, cpu->pool.total > nbytes ? cpu->pool.total - nbytes : 0);
 	return map(nbytes, p, err);
 }
 
-enum dtp_code dtp_cpu_take(struct dtp_cpu *cpu, uint64_t nbytes, void **p, bool *reused, struct dtp_err *err)
+enum dtp_code dtp_cpu_alloc(struct dtp_backend *be, uint64_t nbytes, void **p, struct dtp_err *err)
 {
-	enum dtp_code rc = take(cpu, nbytes, p, reused, err);
+	struct dtp_cpu *cpu = dtp_cpu_of(be);
+	enum dtp_code rc = take(cpu, nbytes, p, err);
 
 	cpu->in_use += rc ? 0 : nbytes;
 	cpu->peak = cpu->in_use > cpu->peak ? cpu->in_use : cpu->peak;
 	return rc;
-}
-
-enum dtp_code dtp_cpu_alloc(struct dtp_backend *be, uint64_t nbytes, void **p, struct dtp_err *err)
-{
-	bool reused;
-	return dtp_cpu_take(dtp_cpu_of(be), nbytes, p, &reused, err);
 }
 
 void dtp_cpu_free(struct dtp_backend *be, void *p, uint64_t nbytes)

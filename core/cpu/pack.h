@@ -41,7 +41,7 @@ static inline int64_t dtp_pack_piece(int64_t k)
 }
 
 /* One block: rows (at most 64) of src [rows, k] of src_type, ld elements apart, become the columns of dst (64-byte aligned),
- * in t.  stream: write past the caches, for what is not read soon and is not in them. */
+ * in t.  stream: write past the caches, for what is not read soon. */
 void dtp_pack_rows(void *dst, enum dtp_dtype t, const void *src, enum dtp_dtype src_type, int64_t ld, int64_t rows,
 		   int64_t k, bool stream);
 /* One block in t: src [k, cols <= 64] are its columns already.  t is F32, or src_type. */

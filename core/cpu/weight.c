@@ -52,7 +52,7 @@ enum dtp_code dtp_cpu_weight_new(struct dtp_backend *be, enum dtp_weight_kind ki
 	dtp_cpu_describe(&w->base, be->compute, kind, ndim, shape);
 	matrix_of(kind, ndim, shape, &w->n, &w->k);
 	w->piece = kind == DTP_WEIGHT_MATRIX && dtp_cpu_of(be)->bf16_fastest ? dtp_pack_piece(w->k) : w->k;
-	enum dtp_code rc = dtp_cpu_take(dtp_cpu_of(be), w->base.nbytes, &w->data, &w->reused, err);
+	enum dtp_code rc = dtp_cpu_alloc(be, w->base.nbytes, &w->data, err);
 	if (rc) {
 		free(w);
 		return rc;
@@ -124,7 +124,7 @@ static enum dtp_code write_filters(const struct dtp_cpu_weight *w, enum dtp_dtyp
 	for (int64_t r = 0; r < rows; r++)
 		filter_row(block + r * (int64_t)row_bytes, t, src + r * w->k * (int64_t)dtp_dtype_size(src_type), src_type, c,
 			   taps, (float *)tmp);
-	dtp_pack_rows(dst, t, block, t, w->k, rows, w->k, w->reused);
+	dtp_pack_rows(dst, t, block, t, w->k, rows, w->k, true);
 	free(tmp);
 	return DTP_OK;
 }
@@ -137,7 +137,7 @@ static void write_matrix(const struct dtp_cpu_weight *w, enum dtp_dtype t, int64
 		int64_t cols = w->k - k < w->piece ? w->k - k : w->piece;
 		int64_t at = dtp_pack_blocks(w->n) * DTP_NB * k + row0 / DTP_NB * dtp_pack_block_size(t, cols);
 		dtp_pack_rows((char *)w->data + at * (int64_t)dtp_dtype_size(t), t, src + k * (int64_t)dtp_dtype_size(src_type),
-			      src_type, w->k, rows, cols, w->reused);
+			      src_type, w->k, rows, cols, true);
 	}
 }
 
