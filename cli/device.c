@@ -2,6 +2,7 @@
 #include "device.h"
 
 #include "fit.h"
+#include "units.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -228,6 +229,22 @@ static enum dtp_code compare(const struct dtp_args *args, const struct card *all
 	return DTP_OK;
 }
 
+static void tell_mixed(const struct card *all, int n, const struct dtp_monitor *mon)
+{
+	int least = 0, other = 0;
+	char text[512];
+
+	for (int r = 1; r < n; r++) {
+		least = all[r].bytes < all[least].bytes ? r : least;
+		other = other || !strcmp(all[r].name, all[0].name) ? other : r;
+	}
+	if (!other)
+		return;
+	snprintf(text, sizeof text, "the ranks' GPUs differ (rank 0: %s, rank %d: %s): all wait for the slowest, and rank %d's, the smallest with %s, says "
+		 "what fits", all[0].name, other, all[other].name, least, dtp_bytes_text(all[least].bytes).s);
+	mon->warn(mon->arg, text);
+}
+
 /* Where finished plans of cuDNN are kept, as the XDG specification has it; "" for nowhere. */
 static void cache_folder(char *buf, size_t size)
 {
@@ -240,8 +257,8 @@ static void cache_folder(char *buf, size_t size)
 		snprintf(buf, size, "%s/.cache/difftp", home);
 }
 
-enum dtp_code dtp_device_agree(const struct dtp_args *args, struct dtp_comm *world, int local_rank, struct dtp_seated *out,
-			       struct dtp_err *err)
+enum dtp_code dtp_device_agree(const struct dtp_args *args, struct dtp_comm *world, int local_rank, const struct dtp_monitor *mon,
+			       struct dtp_seated *out, struct dtp_err *err)
 {
 	struct card mine = {0}, *all = calloc((size_t)world->size, sizeof *all);
 	enum dtp_code code = all ? DTP_OK : dtp_fail(err, DTP_FAILED, "out of memory for %d ranks", world->size);
@@ -254,6 +271,8 @@ enum dtp_code dtp_device_agree(const struct dtp_args *args, struct dtp_comm *wor
 		code = dtp_all_gather(world, all, &mine, (int64_t)sizeof mine, DTP_U8, err);
 	if (!code)
 		code = compare(args, all, world->size, out, err);
+	if (!code && world->rank == 0)
+		tell_mixed(all, world->size, mon);
 	free(all);
 	return code;
 }

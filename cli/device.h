@@ -36,8 +36,9 @@ struct dtp_seated {
 	struct dtp_limits memory; /* for each rank, of its GPU; n == 0: they compute on CPUs */
 	char cache[4096];         /* folder of cuDNN's finished plans; "": none */
 };
-enum dtp_code dtp_device_agree(const struct dtp_args *args, struct dtp_comm *world, int local_rank, struct dtp_seated *out,
-			       struct dtp_err *err);
+/* GPUs of several kinds are named by a warning of rank 0. */
+enum dtp_code dtp_device_agree(const struct dtp_args *args, struct dtp_comm *world, int local_rank, const struct dtp_monitor *mon,
+			       struct dtp_seated *out, struct dtp_err *err);
 /* The same for a process that is no rank: the first GPU of these, whole. */
 void dtp_device_alone(const struct dtp_gpus *gpus, struct dtp_seated *out);
 /* With the backends open: what of its GPU each rank may take where others have taken of it.  Collective. */

@@ -187,7 +187,7 @@ static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
 		return err->code;
 	r->options.one_rank = true;
 	r->options.rank = r->mesh.dim[DTP_MESH_TP]->rank;
-	if (dtp_device_agree(r->args, r->world, dtp_worker_local_rank(r->worker), &r->seated, err))
+	if (dtp_device_agree(r->args, r->world, dtp_worker_local_rank(r->worker), r->mon, &r->seated, err))
 		return err->code;
 	r->options.device = r->seated.memory.n ? DTP_DEVICE_CUDA : DTP_DEVICE_CPU;
 	if (dtp_inputs_share(r->args, r->world, r->options.rank == 0, &r->inputs, &r->request, err) || open_model(r, err))

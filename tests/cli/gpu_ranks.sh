@@ -35,6 +35,15 @@ CUDA_VISIBLE_DEVICES=3 run --dtype fp32 --oversubscribe -o "$dir/shared.png"
 cmp -s "$dir/nccl.png" "$dir/shared.png" || fail "the pictures differ"
 done_
 
+case_ gpus_of_several_kinds_are_named
+DIFFTP_EMU_OTHER=1 run -o "$dir/mixed.png"
+[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+says "warning: the ranks' GPUs differ (rank 0: Emulated GPU, rank 1: Other GPU): all wait for the slowest, and rank 0's, the smallest with 17.2 GB, says what fits"
+[ "$(grep -c 'GPUs differ' "$dir/stderr")" -eq 1 ] || fail "said more than once"
+DIFFTP_EMU_OTHER=2 run -o "$dir/equal.png"
+! grep -q 'GPUs differ' "$dir/stderr" || fail "$(cat "$dir/stderr")"
+done_
+
 # --overlap on, which the file of defaults says, is in the record of a picture whose ranks it was for; above, the ranks shared a GPU.
 case_ overlap_is_recorded_where_it_has_an_effect
 run --dtype fp32 -o "$dir/parts.png"

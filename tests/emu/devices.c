@@ -2,6 +2,7 @@
 /* Of the stand-in for the CUDA runtime: which devices there are.  The environment says:
  *   DIFFTP_EMU_DEVICES   how many (8), of which CUDA_VISIBLE_DEVICES may leave some
  *   DIFFTP_EMU_ARCH      their compute capability (90)
+ *   DIFFTP_EMU_OTHER     the first of those that are of another kind (none)
  *   DIFFTP_EMU_MEMORY    bytes of each (16 GiB)
  *   DIFFTP_EMU_TAKEN     how many of them other programs have (0)
  *   DIFFTP_EMU_DRIVER    the newest CUDA version that the driver knows (that of the headers) */
@@ -168,7 +169,7 @@ bool emu_device_properties(int device, struct cudaDeviceProp *p)
 		.sharedMemPerMultiprocessor = 228 << 10, .regsPerMultiprocessor = 65536, .sharedMemPerBlockOptin = SHARED_OPTIN,
 		.maxBlocksPerMultiProcessor = 32, .reservedSharedMemPerBlock = 1024,
 	};
-	snprintf(p->name, sizeof p->name, "Emulated GPU");
+	snprintf(p->name, sizeof p->name, "%s GPU", (uint64_t)physical[device] < emu_setting("DIFFTP_EMU_OTHER", MAX_DEVICES) ? "Emulated" : "Other");
 	snprintf(p->uuid.bytes, sizeof p->uuid.bytes, "emulated %d", physical[device]);
 	return true;
 }
