@@ -232,7 +232,7 @@ static enum dtp_code compare(const struct dtp_args *args, const struct card *all
 static void tell_mixed(const struct card *all, int n, const struct dtp_monitor *mon)
 {
 	int least = 0, other = 0;
-	char text[512];
+	char text[512], room[128] = "";
 
 	for (int r = 1; r < n; r++) {
 		least = all[r].bytes < all[least].bytes ? r : least;
@@ -240,8 +240,11 @@ static void tell_mixed(const struct card *all, int n, const struct dtp_monitor *
 	}
 	if (!other)
 		return;
-	snprintf(text, sizeof text, "the ranks' GPUs differ (rank 0: %s, rank %d: %s): all wait for the slowest, and rank %d's, the smallest with %s, says "
-		 "what fits", all[0].name, other, all[other].name, least, dtp_bytes_text(all[least].bytes).s);
+	for (int r = 0; r < n && !*room; r++)
+		if (all[r].bytes > all[least].bytes)
+			snprintf(room, sizeof room, ", and rank %d's has the least memory, %s", least, dtp_bytes_text(all[least].bytes).s);
+	snprintf(text, sizeof text, "the ranks' GPUs differ (rank 0: %s, rank %d: %s): all wait for the slowest%s", all[0].name, other,
+		 all[other].name, room);
 	mon->warn(mon->arg, text);
 }
 

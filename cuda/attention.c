@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention by cuDNN where it does the shape, by products or the own kernel where it does not.  Text encoders' is causal and the VAE's has
- * heads of 512, which no cuDNN that this was made for does: the choice that is told, once, and that --attention insists on is the transformer's. */
+ * heads of 512, which no cuDNN that this was made for does: the choice that --attention cudnn insists on is the transformer's. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,19 +8,26 @@
 #include "dnn.h"
 #include "kernels.h"
 
-/* why: NULL, or why it is not cuDNN's. */
-static void tell(struct dtp_cuda *cu, const char *why)
+static bool large(const struct dtp_tensor *q)
+{
+	return q->shape[2] > DTP_CUDA_DNN_HEAD;
+}
+
+/* What computes attention of this kind, and why, once for each: the transformer's, a text encoder's, a VAE's.  why: NULL, or why it is not
+ * cuDNN's. */
+static void tell(struct dtp_cuda *cu, const struct dtp_tensor *q, bool causal, bool products, const char *why)
 {
 	const struct dtp_monitor *mon = cu->options.mon;
-	char text[sizeof ((struct dtp_err *)0)->message + 64];
+	char text[sizeof ((struct dtp_err *)0)->message + 128], cudnn[48];
+	unsigned kind = 1u << (causal ? 1 : large(q) ? 2 : 0);
 
-	if (cu->attention_told)
+	if (cu->attention_told & kind)
 		return;
-	cu->attention_told = true;
-	if (why)
-		snprintf(text, sizeof text, "attention by the plain kernel: %s", why);
-	else
-		snprintf(text, sizeof text, "attention by cuDNN %s", dtp_dnn_version(cu->dnn));
+	cu->attention_told |= kind;
+	if (!why)
+		snprintf(cudnn, sizeof cudnn, "cuDNN %s", dtp_dnn_version(cu->dnn));
+	snprintf(text, sizeof text, "%sattention, heads of %lld, by %s: %s", causal ? "causal " : "", (long long)q->shape[2],
+		 !why ? cudnn : products ? "matrix products" : "the plain kernel", why ? why : "it has a plan for them");
 	mon->note(mon->arg, text);
 }
 
@@ -93,7 +100,7 @@ static enum dtp_code in_parts(struct dtp_cuda *cu, struct dtp_dnn *dnn, struct d
 /* Whether products do it: heads that are too large for cuDNN. */
 static bool fits_products(struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k, struct dtp_tensor v, const struct dtp_attention *a)
 {
-	return !a->causal && q.shape[2] > DTP_CUDA_DNN_HEAD && a->key_begin < a->key_end && a->key_begin < k.shape[0] && aligned(out) &&
+	return !a->causal && large(&q) && a->key_begin < a->key_end && a->key_begin < k.shape[0] && aligned(out) &&
 	       aligned(q) && aligned(k) && aligned(v) && (uint64_t)q.shape[2] * dtp_dtype_size(q.dtype) % DTP_CUDA_ROW == 0;
 }
 
@@ -103,21 +110,24 @@ enum dtp_code dtp_cuda_attention(struct dtp_backend *be, struct dtp_tensor out, 
 	struct dtp_cuda *cu = dtp_cuda_of(be);
 	struct dtp_err missing = DTP_ERR_INIT;
 	enum dtp_code rc = DTP_OK;
-	bool done = false, meant = !a->causal && q.shape[2] <= DTP_CUDA_DNN_HEAD;
+	bool done = false, products = false;
+	const char *why = "--attention plain";
 
 	if (!dtp_numel(&out))
 		return DTP_OK;
 	if (cu->options.attention != DTP_ATTENTION_PLAIN) {
 		struct dtp_dnn *dnn = dtp_cuda_dnn(cu, &missing);
-		const char *why = dnn ? unfit(out, q, k, v, a) : missing.message;
+		why = dnn ? unfit(out, q, k, v, a) : missing.message;
 		if (!why)
 			rc = in_parts(cu, dnn, out, q, k, v, a, &done, &why, err);
-		if (!rc && !done && meant && cu->options.attention == DTP_ATTENTION_CUDNN)
+		if (!rc && !done && !a->causal && !large(&q) && cu->options.attention == DTP_ATTENTION_CUDNN)
 			return dtp_fail(err, DTP_REFUSED, "--attention cudnn: %s", why);
-		if (!rc && meant)
-			tell(cu, done ? NULL : why);
+		products = !done && fits_products(out, q, k, v, a);
 	}
-	if (!rc && !done && cu->options.attention != DTP_ATTENTION_PLAIN && fits_products(out, q, k, v, a))
+	if (rc)
+		return rc;
+	tell(cu, &q, a->causal, products, done ? NULL : why);
+	if (products)
 		return dtp_cuda_attention_products(cu, out, q, k, v, a, DTP_CUDA_SCORES_ROOM, err);
-	return rc || done ? rc : DTP_CUDA(dtp_k_attention(cu->stream, out, NULL, q, k, v, a), err);
+	return done ? DTP_OK : DTP_CUDA(dtp_k_attention(cu->stream, out, NULL, q, k, v, a), err);
 }

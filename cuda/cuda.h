@@ -24,7 +24,7 @@ struct dtp_cuda {
 	struct dtp_lt *lt;        /* lt.h: matrix products */
 	struct dtp_dnn *dnn;      /* dnn.h: attention and convolution; NULL until the first of them */
 	struct dtp_err no_dnn;    /* why cuDNN cannot be used, once it was looked for */
-	bool attention_told;      /* whose it is */
+	unsigned attention_told;  /* whose it is: a bit per kind, attention.c */
 	uint64_t in_use, peak;    /* dtp_memory_use: of dtp_cuda_take */
 	uint64_t operations;
 	void *scratch;            /* of the operation that is enqueued now: what was reserved, or more */

@@ -104,7 +104,7 @@ enum dtp_code dtp_dnn_open(const char *properties, const char *cache, const stru
 	d->cache.dir = cache ? strdup(cache) : NULL;
 	rc = cache && !d->cache.dir ? dtp_fail(err, DTP_FAILED, "out of memory for '%s'", cache) : dtp_cudnn_load(&d->api, err);
 	if (!rc && !properties)
-		rc = dtp_cudnn_status(&d->api, d->api.cudnnCreate(&d->handle), "cudnnCreate", err);
+		rc = DTP_CUDNN(&d->api, cudnnCreate(&d->handle), err);
 	if (!rc) {
 		size_t v = d->api.cudnnGetVersion();
 		snprintf(d->version, sizeof d->version, "%zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
@@ -352,9 +352,9 @@ static enum dtp_code run(struct dtp_dnn *d, const struct dtp_dnn_plan *plan, cud
 	if (!rc)
 		rc = note_capture(plan, stream, err);
 	if (!rc)
-		rc = dtp_cudnn_status(&d->api, d->api.cudnnSetStream(d->handle, stream), "cudnnSetStream", err);
+		rc = DTP_CUDNN(&d->api, cudnnSetStream(d->handle, stream), err);
 	if (!rc)
-		rc = dtp_cudnn_status(&d->api, d->api.cudnnBackendExecute(d->handle, plan->made.plan, pack), "cudnnBackendExecute", err);
+		rc = DTP_CUDNN(&d->api, cudnnBackendExecute(d->handle, plan->made.plan, pack), err);
 	dtp_dnn_end(&b);
 	return rc ? dtp_err_prefix(err, "%s: ", plan->name) : DTP_OK;
 }

@@ -27,21 +27,22 @@ enum dtp_code dtp_cudnn_load(struct dtp_cudnn *api, struct dtp_err *err)
 			v % 100, OLDEST / 10000, OLDEST / 100 % 100, CUDNN_MAJOR);
 }
 
-const char *dtp_cudnn_text(const struct dtp_cudnn *api, cudnnStatus_t s, const char *call, char *buf, size_t size)
+const char *dtp_cudnn_text(const struct dtp_cudnn *api, cudnnStatus_t s, const char *call, const char *file, int line, char *buf, size_t size)
 {
 	char last[400] = "";
 
 	api->cudnnGetLastErrorString(last, sizeof last);
 	last[strcspn(last, "\n")] = '\0';
-	snprintf(buf, size, "%s: %s%s%s (%d)", call, last, *last ? ", " : "", api->cudnnGetErrorString(s), (int)s);
+	snprintf(buf, size, "%.*s: %s%s%s (%d), %s:%d", (int)strcspn(call, "("), call, last, *last ? ", " : "", api->cudnnGetErrorString(s), (int)s,
+		 file, line);
 	return buf;
 }
 
-enum dtp_code dtp_cudnn_status(const struct dtp_cudnn *api, cudnnStatus_t s, const char *call, struct dtp_err *err)
+enum dtp_code dtp_cudnn_status(const struct dtp_cudnn *api, cudnnStatus_t s, const char *call, const char *file, int line, struct dtp_err *err)
 {
 	char text[600];
 
-	return s ? dtp_fail(err, DTP_FAILED, "%s", dtp_cudnn_text(api, s, call, text, sizeof text)) : DTP_OK;
+	return s ? dtp_fail(err, DTP_FAILED, "%s", dtp_cudnn_text(api, s, call, file, line, text, sizeof text)) : DTP_OK;
 }
 
 /* ---- descriptors */
@@ -54,13 +55,15 @@ void dtp_dnn_begin(struct dtp_dnn_build *b, const struct dtp_cudnn *api)
 	b->said[0] = '\0';
 }
 
-static void note(struct dtp_dnn_build *b, cudnnStatus_t s, const char *call)
+static void note_at(struct dtp_dnn_build *b, cudnnStatus_t s, const char *call, int line)
 {
 	if (s && !b->status) {
 		b->status = s;
-		dtp_cudnn_text(b->api, s, call, b->said, sizeof b->said);
+		dtp_cudnn_text(b->api, s, call, __FILE__, line, b->said, sizeof b->said);
 	}
 }
+/* The build's cuDNN does the call, unless one before has failed. */
+#define NOTE(b, call) note_at(b, (b)->api->call, #call, __LINE__)
 
 cudnnBackendDescriptor_t dtp_dnn_make(struct dtp_dnn_build *b, cudnnBackendDescriptorType_t type)
 {
@@ -72,7 +75,7 @@ cudnnBackendDescriptor_t dtp_dnn_make(struct dtp_dnn_build *b, cudnnBackendDescr
 	}
 	if (b->status)
 		return NULL;
-	note(b, b->api->cudnnBackendCreateDescriptor(type, &d), "cudnnBackendCreateDescriptor");
+	NOTE(b, cudnnBackendCreateDescriptor(type, &d));
 	if (!b->status)
 		b->made[b->n++] = d;
 	return b->status ? NULL : d;
@@ -82,7 +85,7 @@ void dtp_dnn_set(struct dtp_dnn_build *b, cudnnBackendDescriptor_t d, cudnnBacke
 		 cudnnBackendAttributeType_t type, int64_t n, const void *values)
 {
 	if (!b->status)
-		note(b, b->api->cudnnBackendSetAttribute(d, name, type, n, values), "cudnnBackendSetAttribute");
+		NOTE(b, cudnnBackendSetAttribute(d, name, type, n, values));
 }
 
 void dtp_dnn_set_part(struct dtp_dnn_build *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name,
@@ -97,14 +100,14 @@ int64_t dtp_dnn_get(struct dtp_dnn_build *b, cudnnBackendDescriptor_t d, cudnnBa
 	int64_t there = 0;
 
 	if (!b->status)
-		note(b, b->api->cudnnBackendGetAttribute(d, name, type, n, &there, values), "cudnnBackendGetAttribute");
+		NOTE(b, cudnnBackendGetAttribute(d, name, type, n, &there, values));
 	return b->status ? 0 : there;
 }
 
 void dtp_dnn_finish(struct dtp_dnn_build *b, cudnnBackendDescriptor_t d)
 {
 	if (!b->status)
-		note(b, b->api->cudnnBackendFinalize(d), "cudnnBackendFinalize");
+		NOTE(b, cudnnBackendFinalize(d));
 }
 
 char *dtp_dnn_get_text(struct dtp_dnn_build *b, cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, size_t *len)

@@ -22,10 +22,11 @@ struct dtp_cudnn {
 /* Opens the library.  DTP_REFUSED: it is missing or older than what is needed. */
 enum dtp_code dtp_cudnn_load(struct dtp_cudnn *api, struct dtp_err *err);
 
-/* "call: what cuDNN says (NAME, number)" in buf, which is returned. */
-const char *dtp_cudnn_text(const struct dtp_cudnn *api, cudnnStatus_t s, const char *call, char *buf, size_t size);
+/* "call: what cuDNN says (NAME, number), file:line" in buf, which is returned; of call what stands before its arguments. */
+const char *dtp_cudnn_text(const struct dtp_cudnn *api, cudnnStatus_t s, const char *call, const char *file, int line, char *buf, size_t size);
 /* DTP_OK for success, else DTP_FAILED with that text. */
-enum dtp_code dtp_cudnn_status(const struct dtp_cudnn *api, cudnnStatus_t s, const char *call, struct dtp_err *err);
+#define DTP_CUDNN(api, call, err) dtp_cudnn_status(api, (api)->call, #call, __FILE__, __LINE__, err)
+enum dtp_code dtp_cudnn_status(const struct dtp_cudnn *api, cudnnStatus_t s, const char *call, const char *file, int line, struct dtp_err *err);
 
 /* ---- descriptors.  A build makes them, sets them and ends them all together.  After the first call that fails the others do
  * nothing, so that only the end needs a look at it. */

@@ -6,15 +6,15 @@
 #include "dnn.h"
 #include "kernels.h"
 
-static enum dtp_code no_memory(const struct dtp_cuda *cu, uint64_t nbytes, struct dtp_err *err)
+static enum dtp_code no_memory(const struct dtp_cuda *cu, uint64_t nbytes, int line, struct dtp_err *err)
 {
 	size_t left = 0, all = 0;
 
 	if (cudaMemGetInfo(&left, &all))
 		cudaGetLastError();
 	return dtp_fail(err, DTP_FAILED, "out of GPU memory: %" PRIu64 " bytes are needed, %zu of %zu are free, %" PRIu64 " are held by this "
-			"rank\ndifftp plan --device cuda says what fits; more ranks, a smaller picture or --dtype bf16 take less, nvidia-smi "
-			"lists who else uses the GPU", nbytes, left, all, cu->in_use);
+			"rank: cudaMalloc, %s:%d\ndifftp plan --device cuda says what fits; more ranks, a smaller picture or --dtype bf16 take less, nvidia-smi "
+			"lists who else uses the GPU", nbytes, left, all, cu->in_use, __FILE__, line);
 }
 
 void dtp_cuda_count(struct dtp_cuda *cu, uint64_t taken, uint64_t given)
@@ -31,7 +31,7 @@ enum dtp_code dtp_cuda_take(struct dtp_cuda *cu, uint64_t nbytes, void **p, stru
 	cudaError_t e = cudaMalloc(p, nbytes);
 	if (e == cudaErrorMemoryAllocation) {
 		cudaGetLastError(); /* it is told here: a later call must not return it again */
-		return no_memory(cu, nbytes, err);
+		return no_memory(cu, nbytes, __LINE__, err);
 	}
 	if (e)
 		return dtp_cuda_status(e, "cudaMalloc", __FILE__, __LINE__, err);
@@ -200,7 +200,7 @@ enum dtp_code dtp_cuda_host_alloc(struct dtp_backend *be, uint64_t nbytes, void 
 		return dtp_cuda_status(e, "cudaHostAlloc", __FILE__, __LINE__, err);
 	cudaGetLastError(); /* it is told here: a later call must not return it again */
 	return dtp_fail(err, DTP_FAILED, "cudaHostAlloc: the host has no %" PRIu64 " bytes that a GPU may read by itself (pinned memory: "
-			"ulimit -l and the limits of a container count)", nbytes);
+			"ulimit -l and the limits of a container count), %s:%d", nbytes, __FILE__, __LINE__);
 }
 
 /* Nothing reads it any more: whoever had it read has waited for that. */

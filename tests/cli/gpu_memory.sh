@@ -89,7 +89,7 @@ done_
 case_ a_full_gpu_is_told_with_all_numbers
 DIFFTP_EMU_MEMORY=2000000000 DIFFTP_EMU_FAIL=cudaMalloc:9 draw
 [ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"
-says 'rank 0 .*out of GPU memory: [1-9][0-9]* bytes are needed, 1[0-9]* of 2000000000 are free, [1-9][0-9]* are held by this rank'
+says 'rank 0 .*out of GPU memory: [1-9][0-9]* bytes are needed, 1[0-9]* of 2000000000 are free, [1-9][0-9]* are held by this rank: cudaMalloc, cuda/memory.c:[0-9]'
 says 'difftp plan --device cuda says what fits'
 done_
 finish

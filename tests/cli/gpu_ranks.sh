@@ -38,10 +38,28 @@ done_
 case_ gpus_of_several_kinds_are_named
 DIFFTP_EMU_OTHER=1 run -o "$dir/mixed.png"
 [ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
-says "warning: the ranks' GPUs differ (rank 0: Emulated GPU, rank 1: Other GPU): all wait for the slowest, and rank 0's, the smallest with 17.2 GB, says what fits"
+says "warning: the ranks' GPUs differ (rank 0: Emulated GPU, rank 1: Other GPU): all wait for the slowest, and rank 1's has the least memory, 8.6 GB"
 [ "$(grep -c 'GPUs differ' "$dir/stderr")" -eq 1 ] || fail "said more than once"
 DIFFTP_EMU_OTHER=2 run -o "$dir/equal.png"
 ! grep -q 'GPUs differ' "$dir/stderr" || fail "$(cat "$dir/stderr")"
+done_
+
+# Each kind of attention once, with what does it and why.
+case_ attention_is_told
+run -o "$dir/told.png"
+[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+says '^attention, heads of 16, by cuDNN 9[0-9.]*: it has a plan for them$'
+says '^causal attention, heads of 16, by the plain kernel: attention that is causal is not in the versions'
+run --dtype fp32 -o "$dir/told.png" --force
+says '^attention, heads of 16, by the plain kernel: its configurations round F32 to TF32$'
+run --attention plain -o "$dir/told.png" --force
+says '^attention, heads of 16, by the plain kernel: --attention plain$'
+done_
+
+case_ a_fault_of_cudnn_is_placed
+DIFFTP_EMU_FAIL=cudnnBackendExecute:1 run -o "$dir/x.png"
+[ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+says 'rank [01] .*cudnnBackendExecute: CUDNN_STATUS_EXECUTION_FAILED (5000), cuda/dnn.c:[0-9]'
 done_
 
 # --overlap on, which the file of defaults says, is in the record of a picture whose ranks it was for; above, the ranks shared a GPU.

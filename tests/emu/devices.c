@@ -2,7 +2,7 @@
 /* Of the stand-in for the CUDA runtime: which devices there are.  The environment says:
  *   DIFFTP_EMU_DEVICES   how many (8), of which CUDA_VISIBLE_DEVICES may leave some
  *   DIFFTP_EMU_ARCH      their compute capability (90)
- *   DIFFTP_EMU_OTHER     the first of those that are of another kind (none)
+ *   DIFFTP_EMU_OTHER     the first of those that are of another kind, with half of the memory (none)
  *   DIFFTP_EMU_MEMORY    bytes of each (16 GiB)
  *   DIFFTP_EMU_TAKEN     how many of them other programs have (0)
  *   DIFFTP_EMU_DRIVER    the newest CUDA version that the driver knows (that of the headers) */
@@ -25,11 +25,6 @@ static size_t nkernels;
 int emu_device(void)
 {
 	return current;
-}
-
-uint64_t emu_device_memory(void)
-{
-	return emu_setting("DIFFTP_EMU_MEMORY", (uint64_t)16 << 30);
 }
 
 /* As the driver does: the numbers up to the first that names no device; a number twice makes none.  physical: NULL, or which device
@@ -70,6 +65,19 @@ static int devices_and(int physical[MAX_DEVICES])
 static int devices(void)
 {
 	return devices_and(NULL);
+}
+
+static bool is_other(int physical)
+{
+	return (uint64_t)physical >= emu_setting("DIFFTP_EMU_OTHER", MAX_DEVICES);
+}
+
+uint64_t emu_device_memory(int device)
+{
+	int physical[MAX_DEVICES];
+	uint64_t bytes = emu_setting("DIFFTP_EMU_MEMORY", (uint64_t)16 << 30);
+
+	return device < devices_and(physical) && is_other(physical[device]) ? bytes / 2 : bytes;
 }
 
 static int driver(void)
@@ -161,7 +169,7 @@ bool emu_device_properties(int device, struct cudaDeviceProp *p)
 	if (device < 0 || device >= devices_and(physical))
 		return false;
 	*p = (struct cudaDeviceProp){
-		.totalGlobalMem = emu_device_memory(), .sharedMemPerBlock = SHARED, .regsPerBlock = 65536, .warpSize = 32,
+		.totalGlobalMem = emu_device_memory(device), .sharedMemPerBlock = SHARED, .regsPerBlock = 65536, .warpSize = 32,
 		.maxThreadsPerBlock = 1024, .maxThreadsDim = {1024, 1024, 64}, .maxGridSize = {2147483647, 65535, 65535},
 		.totalConstMem = 65536, .major = arch() / 10, .minor = arch() % 10, .multiProcessorCount = 132,
 		.concurrentKernels = 1, .ECCEnabled = 1, .pciBusID = physical[device] + 1, .asyncEngineCount = 3,
@@ -169,7 +177,7 @@ bool emu_device_properties(int device, struct cudaDeviceProp *p)
 		.sharedMemPerMultiprocessor = 228 << 10, .regsPerMultiprocessor = 65536, .sharedMemPerBlockOptin = SHARED_OPTIN,
 		.maxBlocksPerMultiProcessor = 32, .reservedSharedMemPerBlock = 1024,
 	};
-	snprintf(p->name, sizeof p->name, "%s GPU", (uint64_t)physical[device] < emu_setting("DIFFTP_EMU_OTHER", MAX_DEVICES) ? "Emulated" : "Other");
+	snprintf(p->name, sizeof p->name, "%s GPU", is_other(physical[device]) ? "Other" : "Emulated");
 	snprintf(p->uuid.bytes, sizeof p->uuid.bytes, "emulated %d", physical[device]);
 	return true;
 }

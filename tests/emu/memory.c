@@ -293,7 +293,7 @@ void *emu_device_new(size_t size)
 	struct block *b = NULL;
 
 	emu_lock();
-	if (size && size <= emu_device_memory() - in_use(emu_device()))
+	if (size && size <= emu_device_memory(emu_device()) - in_use(emu_device()))
 		b = block_new(EMU_DEVICE, size);
 	emu_unlock();
 	return b ? b->base : NULL;
@@ -321,7 +321,7 @@ cudaError_t cudaMalloc(void **p, size_t size)
 		uint64_t used = in_use(emu_device());
 		struct block *b = NULL;
 		*p = NULL;
-		if (size && size <= emu_device_memory() - used)
+		if (size && size <= emu_device_memory(emu_device()) - used)
 			b = block_new(EMU_DEVICE, size);
 		if (b)
 			*p = b->base;
@@ -386,7 +386,7 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 	cudaError_t e = emu_begin("cudaMemGetInfo", cudaErrorInvalidDevice);
 
 	if (!e) {
-		*total = emu_device_memory();
+		*total = emu_device_memory(emu_device());
 		*available = *total - in_use(emu_device());
 	}
 	return emu_end(e);

@@ -29,7 +29,7 @@ void emu_lock(void);
 void emu_unlock(void);
 
 /* ---- devices.c */
-uint64_t emu_device_memory(void);
+uint64_t emu_device_memory(int device);
 
 /* ---- memory.c */
 

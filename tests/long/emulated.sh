@@ -35,6 +35,7 @@ one_fault() {
 	0) cmp -s "$dir/fox.png" "$dir/right$1.png" || fail "another picture" ;;
 	1 | 2)
 		grep -q "$call" "$dir/err" || fail "the call is not named"
+		grep -q 'cuda/[a-z_]*\.cu*:[0-9]' "$dir/err" || fail "no file is named"
 		grep -q -e "rank $4 " -e '^difftp: --device' -e '^difftp: the GPUs cannot be used' "$dir/err" || fail "neither a rank nor the start is named"
 		[ ! -e "$dir/fox.png" ] || fail "a picture is there"
 		;;
