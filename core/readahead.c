@@ -10,6 +10,8 @@
 
 /* So much is asked for at a time, and mapped meanwhile. */
 #define PIECE_BYTES (16u << 20)
+/* A smaller piece is not worth the megabytes that a huge page reads around it. */
+#define HUGE_BYTES (2u << 20)
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* since Linux 5.14 */
 #endif
@@ -86,7 +88,8 @@ static bool populate(int fd, uint64_t begin, uint64_t len)
 
 	if (p == MAP_FAILED)
 		return false;
-	madvise(p, len + into_page, MADV_HUGEPAGE); /* only a hint */
+	if (len >= HUGE_BYTES)
+		madvise(p, len + into_page, MADV_HUGEPAGE); /* only a hint */
 	bool done = !madvise(p, len + into_page, MADV_POPULATE_READ);
 	munmap(p, len + into_page);
 	return done;
@@ -96,7 +99,7 @@ static bool populate(int fd, uint64_t begin, uint64_t len)
 static void ask_for(int fd, bool remote, uint64_t begin, uint64_t len)
 {
 	if (remote || !populate(fd, begin, len))
-		posix_fadvise(fd, (off_t)begin, (off_t)len, POSIX_FADV_WILLNEED);
+		dtp_ask_ahead(fd, begin, begin + len);
 }
 
 static void *ask(void *arg)

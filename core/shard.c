@@ -225,7 +225,7 @@ static enum dtp_code split_tensor(struct job *job, struct part *part, const stru
 		if (job->mon->stopped(job->mon->arg))
 			return dtp_fail(err, DTP_INTERRUPTED, "interrupted");
 		rc = dtp_st_read(st, t->e, offset, bytes, job->chunk, err);
-		posix_fadvise(st->files[t->e->file].fd, (off_t)(t->e->offset + offset + bytes), CHUNK_BYTES, POSIX_FADV_WILLNEED);
+		dtp_ask_ahead(st->files[t->e->file].fd, t->e->offset + offset + bytes, t->e->offset + offset + bytes + CHUNK_BYTES);
 		if (!rc)
 			rc = pass_on(job, part, t, row, n, bytes, source, err);
 		job->done += bytes;

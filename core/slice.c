@@ -8,6 +8,7 @@
 #include <sys/uio.h>
 
 #define MAX_VECTORS 1024 /* what Linux takes in one call */
+#define ASK_BYTES (128u << 10)
 
 static void add_run(struct dtp_slice *s, uint64_t begin, uint64_t end)
 {
@@ -226,6 +227,12 @@ enum dtp_code dtp_slice_read(const struct dtp_st *st, const struct dtp_slice *s,
 	return dtp_st_read(st, s->entry, 0, 0, NULL, err);
 }
 
+void dtp_ask_ahead(int fd, uint64_t begin, uint64_t end)
+{
+	for (uint64_t at = begin; at < end; at += ASK_BYTES)
+		posix_fadvise(fd, (off_t)at, (off_t)(end - at < ASK_BYTES ? end - at : ASK_BYTES), POSIX_FADV_WILLNEED);
+}
+
 void dtp_slice_prefetch(const struct dtp_st *st, const struct dtp_slice *s, int64_t row, int64_t n)
 {
 	struct dtp_slice_walk w = dtp_slice_walk(s, row, n);
@@ -236,7 +243,7 @@ void dtp_slice_prefetch(const struct dtp_st *st, const struct dtp_slice *s, int6
 		return;
 	while (dtp_slice_next(&w, &offset, &len)) {
 		if (end && offset - end >= dtp_gap_bytes(f)) {
-			posix_fadvise(f->fd, (off_t)begin, (off_t)(end - begin), POSIX_FADV_WILLNEED);
+			dtp_ask_ahead(f->fd, begin, end);
 			end = 0;
 		}
 		if (!end)
@@ -244,5 +251,5 @@ void dtp_slice_prefetch(const struct dtp_st *st, const struct dtp_slice *s, int6
 		end = offset + len;
 	}
 	if (end)
-		posix_fadvise(f->fd, (off_t)begin, (off_t)(end - begin), POSIX_FADV_WILLNEED);
+		dtp_ask_ahead(f->fd, begin, end);
 }

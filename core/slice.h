@@ -58,6 +58,9 @@ struct dtp_read_stats {
  * DTP_FAILED naming file and tensor.  Adds to *stats.  Safe from several threads. */
 enum dtp_code dtp_slice_read(const struct dtp_st *st, const struct dtp_slice *s, int64_t row, int64_t n, void *dst,
 			     struct dtp_read_stats *stats, struct dtp_err *err);
+/* Asks the kernel to have bytes [begin, end) of a file in the page cache soon, and does not wait for them.  In small pieces: of one call it takes
+ * no more than its window, 128 KiB as a rule, and forgets the rest. */
+void dtp_ask_ahead(int fd, uint64_t begin, uint64_t end);
 /* Asks the kernel to have these rows in the page cache soon and does not wait for them, where a request takes long: of a file that is read
  * over a network.  A local disk is kept busy by the reads themselves, which get large folios; what is asked for comes in single pages, ten
  * times as dear to get and twice as dear to copy from. */

@@ -56,6 +56,7 @@ enum dtp_code dtp_weights_slice(const struct dtp_tree *tree, const struct dtp_st
 				const struct dtp_param *p, int rank, int degree, void *dst, struct dtp_err *err);
 
 /* Brings this rank's slices into the page cache, by a thread in the background: called while another
- * component computes.  shared: those that dtp_weights_load_shared reads here.  Returns the bytes that it will read, small gaps included. */
+ * component computes.  shared: those that dtp_weights_load_shared reads here.  Returns the bytes that it asks for, small gaps included; the
+ * kernel may read some megabytes around them. */
 uint64_t dtp_weights_readahead(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree, bool shared);
 #endif

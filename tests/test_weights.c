@@ -674,6 +674,7 @@ static void meddler_init(struct meddler *m)
 }
 
 /* Forty tensors of 2 MB: more panels than buffers. */
+#define LARGE_NET_BYTES (40 * 2000000)
 static void large_net(struct dtp_tree *t, struct dtp_st *st, const char **path)
 {
 	static char names[40][16];
@@ -845,31 +846,72 @@ static void drop_cache(const char *path)
 	close(fd);
 }
 
-static void weights_readahead_fills_the_cache(void **state)
+static size_t wait_for_pages(const char *path, size_t least)
 {
 	const struct timespec moment = {0, 5000000};
-	size_t pages, cached = 0;
+	size_t pages, cached = cached_pages(path, &pages);
+
+	for (int i = 0; i < 2000 && cached < least; i++) {
+		nanosleep(&moment, NULL);
+		cached = cached_pages(path, &pages);
+	}
+	return cached;
+}
+
+/* Of a local file, and of one over a network, which the kernel is asked for in another way.  Where the file lies in memory anyway (tmpfs),
+ * this shows nothing. */
+static void weights_readahead_fills_the_cache(void **state)
+{
+	for (int remote = 0; remote < 2; remote++) {
+		const char *path;
+		struct dtp_tree t;
+		struct dtp_st st;
+
+		(void)state;
+		large_net(&t, &st, &path);
+		drop_cache(path);
+		st.files[0].remote = remote;
+		assert_int_equal(dtp_weights_readahead(&t, &st, "", 0, 1, false), LARGE_NET_BYTES);
+		dtp_st_close(&st); /* while it is at work */
+		assert_true(wait_for_pages(path, LARGE_NET_BYTES / 4096) >= LARGE_NET_BYTES / 4096);
+		dtp_tree_free(&t);
+	}
+}
+
+/* Only a network is asked ahead of the reads. */
+static void weights_prefetch_over_a_network_only(void **state)
+{
+	const struct dtp_st_entry *e;
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_slice slice;
+	struct dtp_param p;
+	struct dtp_split s;
 	const char *path;
 	struct dtp_tree t;
 	struct dtp_st st;
+	size_t pages;
 
 	(void)state;
 	large_net(&t, &st, &path);
+	assert_true(dtp_module_param(&t.modules[t.n - 1], 0, &p));
+	must(dtp_weights_find(&st, "", &p, &e, &err), &err);
+	dtp_placement(&t, &p, 0, 1, &s);
+	dtp_slice_make(&p, &s, e, &slice);
 	drop_cache(path);
-	assert_int_equal(dtp_weights_readahead(&t, &st, "", 0, 1, false), 40 * 2000000);
-	dtp_st_close(&st); /* while it is at work */
-	for (int i = 0; i < 12000 && cached < 40 * 2000000 / 4096; i++) {
-		cached = cached_pages(path, &pages);
-		nanosleep(&moment, NULL);
-	}
-	assert_true(cached >= 40 * 2000000 / 4096);
+	size_t before = cached_pages(path, &pages);
+	st.files[0].remote = false;
+	dtp_slice_prefetch(&st, &slice, 0, slice.rows);
+	assert_int_equal(cached_pages(path, &pages), before);
+	st.files[0].remote = true;
+	dtp_slice_prefetch(&st, &slice, 0, slice.rows);
+	assert_true(wait_for_pages(path, 2000000 / 4096) >= 2000000 / 4096);
 	dtp_tree_free(&t);
+	dtp_st_close(&st);
 }
 
 /* Where ranks send each other what none of them splits, the kernel is asked for each of those bytes by one of them. */
 static void weights_readahead_shared_bytes_once(void **state)
 {
-	enum { FILE_BYTES = 40 * 2000000 };
 	uint64_t asked = 0, most = 0;
 	const char *path;
 	struct dtp_tree t;
@@ -883,9 +925,9 @@ static void weights_readahead_shared_bytes_once(void **state)
 		most = bytes > most ? bytes : most;
 	}
 	/* A tensor of another rank between two of one's own is more than a gap. */
-	assert_int_equal(asked, FILE_BYTES);
-	assert_int_equal(most, FILE_BYTES / 4);
-	assert_int_equal(dtp_weights_readahead(&t, &st, "", 3, 4, false), FILE_BYTES);
+	assert_int_equal(asked, LARGE_NET_BYTES);
+	assert_int_equal(most, LARGE_NET_BYTES / 4);
+	assert_int_equal(dtp_weights_readahead(&t, &st, "", 3, 4, false), LARGE_NET_BYTES);
 	dtp_tree_free(&t);
 	dtp_st_close(&st);
 }
@@ -915,6 +957,7 @@ int main(void)
 		cmocka_unit_test(weights_load_backend_fails),
 		cmocka_unit_test(weights_load_as_the_backend_wants),
 		cmocka_unit_test(weights_readahead_fills_the_cache),
+		cmocka_unit_test(weights_prefetch_over_a_network_only),
 		cmocka_unit_test(weights_readahead_shared_bytes_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

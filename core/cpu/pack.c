@@ -56,8 +56,8 @@ DTP_CLONES static void transpose_tile(uint32_t *dst, const char *src, int64_t st
 
 #ifdef __x86_64__
 /* The same for CPUs with AVX-512, where a row of 16 units is a line of the cache, written whole and past the caches: weights
- * are not read soon, and half of the traffic would be reading what is overwritten.  In memory that is new, and was cleared a moment ago,
- * it still takes a quarter less time. */
+ * are not read soon, and half of the traffic would be reading what is overwritten.  It is faster in memory that is new, too, though
+ * that was cleared a moment ago (docs/performance.md). */
 __attribute__((target("avx512f"))) static inline void stream16(uint32_t *dst, const char *src, int64_t stride)
 {
 	__m512i a[16], b[16];
