@@ -146,14 +146,15 @@ fi
 
 # The stand-in for NCCL sums an element in the same order whatever the parts; half a layer is as good a product as the whole.
 case_ sums_beside_products_are_the_same
-for tp in 2 4; do
+for split in 2:fp32 2:bf16 4:fp32; do
+	tp=${split%:*}
 	for overlap in on off auto; do
-		DIFFTP_EMU_CALLS="$dir/calls.$overlap" run --tp-degree $tp --height 64 --width 64 --dtype fp32 --overlap $overlap --no-metadata \
+		DIFFTP_EMU_CALLS="$dir/calls.$overlap" run --tp-degree $tp --height 64 --width 64 --dtype ${split#*:} --overlap $overlap --no-metadata \
 			--force --dump-stages "$dir/$overlap.safetensors" -o "$dir/$overlap.png"
-		[ $rc -eq 0 ] || fail "tp $tp, $overlap: exit code $rc: $(cat "$dir/stderr")"
+		[ $rc -eq 0 ] || fail "tp $split, $overlap: exit code $rc: $(cat "$dir/stderr")"
 	done
-	cmp -s "$dir/on.safetensors" "$dir/off.safetensors" || fail "tp $tp: the stages differ"
-	cmp -s "$dir/on.png" "$dir/off.png" || fail "tp $tp: the pictures differ"
+	cmp -s "$dir/on.safetensors" "$dir/off.safetensors" || fail "tp $split: the stages differ"
+	cmp -s "$dir/on.png" "$dir/off.png" || fail "tp $split: the pictures differ"
 done
 sums() { # how many parts were summed
 	awk '$1 == "ncclAllReduce" { n += $2 } END { print n }' "$dir/calls.$1"

@@ -11,7 +11,7 @@ expect help_lists_the_commands 0 '^  bench ' '^$' -h
 expect help_of_bench 0 '^      --repeat N' '^$' bench --help
 expect man 0 '^\.TH DIFFTP 1 ' '^$' man
 case_ begins_fast
-for what in --version --help; do
+for what in --version --help 'plan --model tests/models/klein-tiny --device cpu'; do
 	# 20 ms are promised; a program under a sanitizer is exempt.
 	took=$(least_time $what) || exit
 	[ "$took" -lt 20000 ] || [ -n "$SANITIZED" ] || fail "$what takes $took us"
