@@ -525,6 +525,7 @@ static enum dtp_code read_config(const struct dtp_json *doc, struct dtp_transfor
 	int64_t patch = 1;
 	double ratio = 3.0;
 
+	/* What the class takes where its config.json says nothing. */
 	*cfg = (struct dtp_transformer_config){.in_channels = 128, .layers = 8, .single_layers = 48, .head_dim = 128,
 					       .heads = 48, .joint_dim = 15360, .time_channels = 256, .rope_theta = 2000,
 					       .eps = 1e-6, .guidance_embeds = true};

@@ -325,6 +325,7 @@ static enum dtp_code read_config(const struct dtp_json *doc, struct dtp_vae_conf
 	int64_t patch[2] = {2, 2};
 	int npatch = 2;
 
+	/* What the class takes where its config.json says nothing. */
 	*cfg = (struct dtp_vae_config){.latent_channels = 32, .in_channels = 3, .out_channels = 3, .layers_per_block = 2, .groups = 32,
 				       .mid_attention = true, .quant_conv = true, .post_quant_conv = true, .bn_eps = 1e-4};
 	if (dtp_json_string(doc, NULL, "_class_name", &class_name, err))

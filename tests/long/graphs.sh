@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Every attention and every convolution of every model, as its own code asks for them on one and on several ranks, has a plan of
-# cuDNN's on every architecture that the program is built for.  Without a GPU: the plans are real, the GPUs are described.
+# cuDNN's on every architecture that the program is built for.  Without a GPU: the plans are real, the GPUs are described.  And the real NCCL,
+# which a stand-in takes the place of in every other test, has the functions that are called.
 . tests/lib.sh
 
 if [ -z "$(make -s which-nvcc)" ]; then
@@ -28,4 +29,14 @@ for model in tests/models/configs/klein-4b tests/models/configs/klein-9b tests/m
 	done
 	done_
 done
+
+case_ nccl_has_every_function
+nccl=$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p | awk '$1 == "libnccl.so.2" { print $NF; exit }')
+nm -D --defined-only "$nccl" >"$dir/has" 2>"$dir/err" || fail "libnccl.so.2 '$nccl': $(cat "$dir/err")"
+sed -n '/^#define \(BUFFER_\)*FUNCTIONS(F)/,/[^\\]$/p' cuda/comm_nccl.c | grep -o 'F([A-Z][A-Za-z]*)' | sed 's/F(\(.*\))/nccl\1/' >"$dir/wanted"
+[ "$(wc -l <"$dir/wanted")" -gt 15 ] || fail "few names: $(cat "$dir/wanted")"
+while read -r name; do
+	grep -q " [TW] $name\$" "$dir/has" || fail "$nccl has no $name"
+done <"$dir/wanted"
+done_
 finish
