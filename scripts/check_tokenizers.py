@@ -8,6 +8,11 @@
 tekken (FLUX.2-dev) is the file that mistral-common ships, Qwen's ranks (klein) those that dashscope ships.  Both are converted to
 tokenizer.json, as the models' folders have it; random Unicode strings then go through difftp, through tokenizers with that file, and
 through tiktoken with the ranks as they are.  Exits 1 on any difference.
+
+    python3 scripts/check_tokenizers.py --freeze FILE --tokenizer DIR [--strings 200] [--seed 1]
+
+writes the first of these strings to FILE with the ids of both libraries for DIR's tokenizer.json, which have to agree: what
+tests/test_tokenizer.c reads.  difftp has no part in it.
 """
 import argparse
 import base64
@@ -119,33 +124,65 @@ def ours(folder, texts):
     return [[int(i) for i in line.split()] for line in out.split("\n")[:-1]]
 
 
-def compare(texts, name, library, theirs, mine):
-    wrong = [(t, a, b) for t, a, b in zip(texts, theirs, mine) if a != b]
+def compare(texts, name, library, theirs, who, ids):
+    wrong = [(t, a, b) for t, a, b in zip(texts, theirs, ids) if a != b]
     print(f"{name}: {len(texts)} strings, {sum(map(len, theirs))} tokens, {len(wrong)} differ from {library}")
     for text, a, b in wrong[:3]:
-        print(f"  {text!r}\n    {library}: {a}\n    difftp: {b}")
+        print(f"  {text!r}\n    {library}: {a}\n    {who}: {b}")
     return bool(wrong)
+
+
+def by_tiktoken(texts, name, ranks, first_id, pattern, normalizer):
+    tt = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    # Not by Python's unicodedata, which has the Unicode version of its release.
+    normal = [normalizers.NFC().normalize_str(s) if normalizer else s for s in texts]
+    return [[i + first_id for i in tt.encode_ordinary(s)] for s in normal]
+
+
+def freeze(file, folder, texts):
+    """True if the libraries differ: nothing is written then."""
+    path = os.path.join(folder, "tokenizer.json")
+    with open(path) as f:
+        data = json.load(f)
+    bytes_of = {c: b for b, c in byte_chars().items()}
+    added = {t["id"] for t in data["added_tokens"]}
+    vocab = {bytes(bytes_of[c] for c in t): i for t, i in data["model"]["vocab"].items() if i not in added}
+    first_id = min(vocab.values())
+    ids = [e.ids for e in Tokenizer.from_file(path).encode_batch(texts, add_special_tokens=False)]
+    theirs = by_tiktoken(texts, folder, {t: i - first_id for t, i in vocab.items()}, first_id,
+                         data["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"], data["normalizer"])
+    if compare(texts, folder, "tiktoken", theirs, "tokenizers", ids):
+        return True
+    with open(file, "w") as f:
+        for text, row in zip(texts, ids):
+            print(json.dumps({"text": text, "ids": row}, ensure_ascii=False, separators=(",", ":")), file=f)
+    return False
 
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--strings", type=int, default=10000)
+    p.add_argument("--strings", type=int)
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--freeze", metavar="FILE")
+    p.add_argument("--tokenizer", metavar="DIR")
     a = p.parse_args()
+    if bool(a.freeze) != bool(a.tokenizer):
+        p.error("--freeze and --tokenizer go together")
+    rng = random.Random(a.seed)
+    texts = [random_text(rng) for _ in range(a.strings or (200 if a.freeze else 10000))]
+    if a.freeze:
+        sys.exit(freeze(a.freeze, a.tokenizer, texts))
     failed = False
     for make in (tekken, qwen):
         t = make()
-        rng = random.Random(a.seed)
-        texts = [random_text(rng) for _ in range(a.strings)]
         with tempfile.TemporaryDirectory() as folder:
             convert(folder, t["ranks"], t["first_id"], t["pattern"], t["normalizer"], t["ignore_merges"], t["specials"])
             mine = ours(folder, texts)
             hf = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
-        failed |= compare(texts, t["name"], "tokenizers", [e.ids for e in hf.encode_batch(texts, add_special_tokens=False)], mine)
-        tt = tiktoken.Encoding(t["name"], pat_str=t["pattern"], mergeable_ranks=t["ranks"], special_tokens={})
-        # Not by Python's unicodedata, which has the Unicode version of its release.
-        normal = [normalizers.NFC().normalize_str(s) if t["normalizer"] else s for s in texts]
-        failed |= compare(texts, t["name"], "tiktoken", [[i + t["first_id"] for i in tt.encode_ordinary(s)] for s in normal], mine)
+        ids = [e.ids for e in hf.encode_batch(texts, add_special_tokens=False)]
+        failed |= compare(texts, t["name"], "tokenizers", ids, "difftp", mine)
+        ids = by_tiktoken(texts, t["name"], t["ranks"], t["first_id"], t["pattern"], t["normalizer"])
+        failed |= compare(texts, t["name"], "tiktoken", ids, "difftp", mine)
     sys.exit(failed)
 
 

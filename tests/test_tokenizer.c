@@ -76,12 +76,21 @@ static void check_nul_template(const struct dtp_tokenizer *t, const char *text, 
 	free(ids);
 }
 
+struct vectors {
+	const char *model, *file;
+	int lines;
+	const char *key; /* of the template's ids; NULL: the texts go without one */
+	enum dtp_template tpl;
+	int64_t max_length;
+	bool padded;
+	int templates;
+};
+
 /* Each line holds a text, its ids, and maybe the ids of the template around it. */
-static void check_vectors(const char *model, const char *file, enum dtp_template tpl, const char *key, int64_t max_length,
-			  bool padded, int expected_templates)
+static void check_vectors(const struct vectors *w)
 {
-	struct dtp_tokenizer *t = open_fixture(model);
-	char *all = read_file(fixture("reference/%s", file), NULL), *save, *line;
+	struct dtp_tokenizer *t = open_fixture(w->model);
+	char *all = read_file(fixture("reference/%s", w->file), NULL), *save, *line;
 	int lines = 0, templates = 0;
 
 	for (line = strtok_r(all, "\n", &save); line; line = strtok_r(NULL, "\n", &save), lines++) {
@@ -101,43 +110,62 @@ static void check_vectors(const char *model, const char *file, enum dtp_template
 			fail_msg("'%s': %s", text, err.message);
 		assert_ids(cJSON_GetObjectItem(v, "ids"), ids, n, text);
 		free(ids);
-		const cJSON *wrapped = cJSON_GetObjectItem(v, key);
+		const cJSON *wrapped = w->key ? cJSON_GetObjectItem(v, w->key) : NULL;
 		if (wrapped && !nul) {
-			if (dtp_prompt_make(t, tpl, NULL, text, max_length, &p, &err))
+			if (dtp_prompt_make(t, w->tpl, NULL, text, w->max_length, &p, &err))
 				fail_msg("'%s': %s", text, err.message);
-			if (padded)
+			if (w->padded)
 				assert_ids(wrapped, p.ids, (size_t)p.length, text);
 			else
 				assert_ids(wrapped, p.ids + p.begin, (size_t)(p.end - p.begin), text);
 			dtp_prompt_free(&p);
 		} else if (wrapped) {
-			check_nul_template(t, text, len, wrapped->child, padded);
+			check_nul_template(t, text, len, wrapped->child, w->padded);
 		}
 		templates += wrapped != NULL;
 		cJSON_Delete(v);
 	}
-	assert_int_equal(lines, 418);
-	assert_int_equal(templates, expected_templates);
+	assert_int_equal(lines, w->lines);
+	assert_int_equal(templates, w->templates);
 	free(all);
 	dtp_tokenizer_free(t);
 }
 
+static const struct vectors qwen_vectors = {.model = "klein-tiny", .file = "tokenizer_vectors.jsonl", .lines = 418, .key = "template_ids",
+					    .tpl = DTP_TEMPLATE_QWEN3, .max_length = 8192, .templates = 418};
+
 static void tokenizer_vectors_qwen(void **state)
 {
 	(void)state;
-	check_vectors("klein-tiny", "tokenizer_vectors.jsonl", DTP_TEMPLATE_QWEN3, "template_ids", 8192, false, 418);
+	check_vectors(&qwen_vectors);
 }
 
 static void tokenizer_vectors_merges_as_pairs(void **state)
 {
 	(void)state;
-	check_vectors("klein-tiny-sharded", "tokenizer_vectors.jsonl", DTP_TEMPLATE_QWEN3, "template_ids", 8192, false, 418);
+	struct vectors pairs = qwen_vectors;
+	pairs.model = "klein-tiny-sharded";
+	check_vectors(&pairs);
 }
 
 static void tokenizer_vectors_tekken(void **state)
 {
 	(void)state;
-	check_vectors("dev-tiny", "tokenizer_vectors_dev.jsonl", DTP_TEMPLATE_MISTRAL, "template_ids_max256", 256, true, 105);
+	check_vectors(&(struct vectors){.model = "dev-tiny", .file = "tokenizer_vectors_dev.jsonl", .lines = 418, .key = "template_ids_max256",
+					.tpl = DTP_TEMPLATE_MISTRAL, .max_length = 256, .padded = true, .templates = 105});
+}
+
+/* Strings of scripts/check_tokenizers.py, which wrote the ids that the Python libraries agree on: docs/tokenizers.md. */
+static void tokenizer_random_qwen(void **state)
+{
+	(void)state;
+	check_vectors(&(struct vectors){.model = "klein-tiny", .file = "tokenizer_random.jsonl", .lines = 200});
+}
+
+static void tokenizer_random_tekken(void **state)
+{
+	(void)state;
+	check_vectors(&(struct vectors){.model = "dev-tiny", .file = "tokenizer_random_dev.jsonl", .lines = 200});
 }
 
 static void tokenizer_decode_inverts(void **state)
@@ -496,6 +524,8 @@ int main(void)
 		cmocka_unit_test(tokenizer_vectors_qwen),
 		cmocka_unit_test(tokenizer_vectors_merges_as_pairs),
 		cmocka_unit_test(tokenizer_vectors_tekken),
+		cmocka_unit_test(tokenizer_random_qwen),
+		cmocka_unit_test(tokenizer_random_tekken),
 		cmocka_unit_test(tokenizer_decode_inverts),
 		cmocka_unit_test(tokenizer_refuses_bad_utf8),
 		cmocka_unit_test(tokenizer_long_words),
