@@ -6,13 +6,15 @@
 cd "$(dirname "$0")/.." || exit 1
 suite=$1 only=${2:-}
 export DTP_TESTS="$PWD/tests"
-# The defaults, models and cached plans of whoever runs this are not what is tested.
-cache=$(mktemp -d) || exit 1
-export XDG_CONFIG_HOME=/nonexistent HF_HUB_CACHE=/nonexistent XDG_CACHE_HOME="$cache"
+# The defaults, models and cached plans of whoever runs this are not what is tested.  A path that is nowhere
+# would not do: fish makes the folder.
+own=$(mktemp -d) || exit 1
+export XDG_CONFIG_HOME="$own/config" HF_HUB_CACHE="$own/hub" XDG_CACHE_HOME="$own/cache"
+mkdir "$XDG_CONFIG_HOME" "$HF_HUB_CACHE" "$XDG_CACHE_HOME" || exit 1
 unset DIFFTP_MODEL DIFFTP_TP_DEGREE
 passed=0 failed=0 skipped=0
 log=$(mktemp) || exit 1
-trap 'rm -rf "$log" "$cache"' EXIT
+trap 'rm -rf "$log" "$own"' EXIT
 run() {
 	name=$1
 	shift

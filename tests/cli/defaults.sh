@@ -89,7 +89,7 @@ case_ defaults_are_the_same_on_all_ranks
 config 'steps = 2' 'tp-degree = 2' 'seed = 5' "model = $model" 'max-sequence-length = 32' 'height = 64' 'width = 64'
 "$DIFFTP" --prompt x -o "$dir/a.png" 2>"$dir/err" || fail "$(cat "$dir/err")"
 grep -q 'step 2/2' "$dir/err" && grep -q 'seed 5' "$dir/err" || fail "$(cat "$dir/err")"
-XDG_CONFIG_HOME=/nonexistent "$DIFFTP" --model $model --prompt x -q --steps 2 --tp-degree 2 --seed 5 --max-sequence-length 32 --height 64 \
+XDG_CONFIG_HOME=$dir/none "$DIFFTP" --model $model --prompt x -q --steps 2 --tp-degree 2 --seed 5 --max-sequence-length 32 --height 64 \
 	--width 64 -o "$dir/b.png" || fail "without defaults"
 cmp -s "$dir/a.png" "$dir/b.png" || fail "not the same picture"
 done_
