@@ -122,7 +122,7 @@ enum dtp_code dtp_device_libraries(const struct dtp_args *args, bool pictures, b
 	return err->code;
 }
 
-/* Ranks take the GPUs in turn: which one, and how many of n ranks have it. */
+/* Ranks take the GPUs in turn: which one of these, and what each of n ranks has of it. */
 static int gpu_of(const struct dtp_gpus *gpus, int local_rank)
 {
 	return local_rank % gpus->n;
@@ -139,9 +139,9 @@ enum dtp_code dtp_device_check(const struct dtp_args *args, const struct dtp_gpu
 {
 	if (!gpus->n || ranks <= gpus->n || args->oversubscribe)
 		return DTP_OK;
-	return dtp_fail(err, DTP_REFUSED, "%d ranks need a GPU each, %d %s visible on this machine (%s)\nlower --tp-degree or --dp-degree to %d, "
+	return dtp_fail(err, DTP_REFUSED, "%d ranks need a GPU each, this machine has %d that can be used (%s)\nlower --tp-degree or --dp-degree to %d, "
 			"see CUDA_VISIBLE_DEVICES, compute on the CPU with --device cpu, or let ranks share a GPU with --oversubscribe", ranks,
-			gpus->n, gpus->n == 1 ? "is" : "are", gpus->gpu[0].name, gpus->n);
+			gpus->n, gpus->gpu[0].name, gpus->n);
 }
 
 void dtp_device_limits(const struct dtp_gpus *gpus, int ranks, struct dtp_limits *out)
@@ -187,7 +187,8 @@ static enum dtp_code own_card(const struct dtp_args *args, int local_rank, int *
 	if (args->device == DTP_ARG_CUDA && !a->gpus.n)
 		code = dtp_fail(err, a->err.code, "--device cuda: %s", a->err.message);
 	if (a->gpus.n) {
-		const struct dtp_gpu *own = &a->gpus.gpu[*gpu = gpu_of(&a->gpus, local_rank)];
+		const struct dtp_gpu *own = &a->gpus.gpu[gpu_of(&a->gpus, local_rank)];
+		*gpu = own->number;
 		mine->bytes = own->bytes;
 		memcpy(mine->id, own->id, sizeof mine->id);
 		memcpy(mine->name, own->name, sizeof mine->name);
@@ -282,7 +283,7 @@ enum dtp_code dtp_device_agree(const struct dtp_args *args, struct dtp_comm *wor
 
 void dtp_device_alone(const struct dtp_gpus *gpus, struct dtp_seated *out)
 {
-	*out = (struct dtp_seated){0};
+	*out = (struct dtp_seated){.gpu = gpus->gpu[0].number};
 	dtp_device_limits(gpus, 1, &out->memory);
 	cache_folder(out->cache, sizeof out->cache);
 }

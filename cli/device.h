@@ -31,7 +31,7 @@ void dtp_device_text(const struct dtp_gpus *gpus, int ranks, char *buf, size_t s
 
 /* In a rank: what --device comes to here, which must be the same for all ranks of world. */
 struct dtp_seated {
-	int gpu;                  /* this rank's, as dtp_cuda_gpus numbers them */
+	int gpu;                  /* this rank's, as CUDA numbers them */
 	bool shared;              /* some ranks of world share a GPU */
 	struct dtp_limits memory; /* for each rank, of its GPU; n == 0: they compute on CPUs */
 	char cache[4096];         /* folder of cuDNN's finished plans; "": none */

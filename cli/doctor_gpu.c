@@ -11,7 +11,6 @@
 #include <string.h>
 
 #define MAX_GPUS 64
-#define BF16_CAPABILITY 8 /* the first with bf16 in its matrix units */
 #define NCCL_LEAST 21800  /* the first with all that is called */
 
 struct gpu {
@@ -133,7 +132,7 @@ static void tell_gpu(const struct gpu *g, int index, struct dtp_findings *f)
 	if (g->memory.total && g->memory.free < g->memory.total / 10 * 9)
 		dtp_found(f, DTP_VERDICT_WARNING, NULL, "nvidia-smi lists the processes", "GPU %d: others use %s of its memory", index,
 			  dtp_bytes_text(g->memory.total - g->memory.free).s);
-	if (g->major && g->major < BF16_CAPABILITY)
+	if (g->major && g->major < DTP_GPU_LEAST_MAJOR)
 		dtp_found(f, DTP_VERDICT_WARNING, NULL, "use a GPU of compute capability 8.0 or more (Ampere)",
 			  "GPU %d has compute capability %d.%d, which computes no bf16", index, g->major, g->minor);
 }

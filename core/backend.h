@@ -225,15 +225,17 @@ struct dtp_cuda_built {
 struct dtp_cuda_built dtp_cuda_built(void);
 
 /* ---- CUDA: core/ knows of it what follows, and links without it (cuda/absent.c). */
+#define DTP_GPU_LEAST_MAJOR 8 /* compute capability: the first with bf16 in its matrix units */
 struct dtp_gpu {
+	int number; /* as CUDA counts those that this process sees */
 	char name[96];
 	int major, minor; /* compute capability */
 	uint64_t bytes;   /* of its memory */
 	char id[16];      /* no other GPU, of any machine, has it */
 };
-/* The GPUs that this process may use, in CUDA's numbering: at most max are described, *n is their number.  DTP_REFUSED, with what is
- * missing and what to do, where there is none that can be used.  Takes no memory of a GPU, but the driver is started: not to be
- * called by a process that forks later. */
+/* The GPUs that this process may use, in CUDA's order, without those that are too old: at most max are described, *n is their number.
+ * DTP_REFUSED, with what is missing and what to do, where there is none that can be used.  Takes no memory of a GPU, but the driver is
+ * started: not to be called by a process that forks later. */
 enum dtp_code dtp_cuda_gpus(struct dtp_gpu *gpus, int max, int *n, struct dtp_err *err);
 
 /* What a rank on a GPU calls of NVIDIA's libraries beside cuBLASLt. */
@@ -260,7 +262,7 @@ enum dtp_cuda_attention { DTP_ATTENTION_AUTO, DTP_ATTENTION_CUDNN, DTP_ATTENTION
 /* AUTO: what is repeated becomes a CUDA graph, where it can; else a note says why not.  OFF: every kernel is launched by itself. */
 enum dtp_cuda_graph { DTP_GRAPH_AUTO, DTP_GRAPH_OFF };
 struct dtp_cuda_options {
-	int device;                /* as dtp_cuda_gpus numbers them */
+	int device;                /* as CUDA numbers them: of struct dtp_gpu */
 	enum dtp_cuda_attention attention;
 	enum dtp_cuda_graph graph;
 	const char *cache;         /* folder for cuDNN's finished plans, made if need be; NULL: none */

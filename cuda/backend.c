@@ -10,7 +10,6 @@
 #include "lt.h"
 
 #define WRITERS 3 /* with several copies waiting the device never does */
-#define LEAST_MAJOR 8 /* compute capability: the first with bf16 in its matrix units */
 
 static void destroy(struct dtp_backend *be)
 {
@@ -212,6 +211,7 @@ static enum dtp_code no_driver(cudaError_t e, struct dtp_err *err)
 			cudaGetErrorString(e), (int)e);
 }
 
+/* DTP_REFUSED: it is too old. */
 static enum dtp_code look_at(int device, struct dtp_gpu *out, struct dtp_err *err)
 {
 	struct cudaDeviceProp prop;
@@ -219,39 +219,53 @@ static enum dtp_code look_at(int device, struct dtp_gpu *out, struct dtp_err *er
 
 	if (rc)
 		return rc;
-	*out = (struct dtp_gpu){.major = prop.major, .minor = prop.minor, .bytes = prop.totalGlobalMem};
+	*out = (struct dtp_gpu){.number = device, .major = prop.major, .minor = prop.minor, .bytes = prop.totalGlobalMem};
 	snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof out->name - 1, prop.name);
 	memcpy(out->id, prop.uuid.bytes, sizeof out->id);
-	return DTP_OK;
+	if (out->major >= DTP_GPU_LEAST_MAJOR)
+		return DTP_OK;
+	return dtp_fail(err, DTP_REFUSED, "GPU %d (%s) has compute capability %d.%d, at least %d.0 (Ampere) is needed", device, out->name, out->major,
+			out->minor, DTP_GPU_LEAST_MAJOR);
+}
+
+static enum dtp_code count(int *n, struct dtp_err *err)
+{
+	cudaError_t e = cudaGetDeviceCount(n);
+
+	return e || !*n ? no_driver(e ? e : cudaErrorNoDevice, err) : DTP_OK;
 }
 
 enum dtp_code dtp_cuda_gpus(struct dtp_gpu *gpus, int max, int *n, struct dtp_err *err)
 {
-	cudaError_t e = cudaGetDeviceCount(n);
-	enum dtp_code rc = DTP_OK;
+	struct dtp_err why = DTP_ERR_INIT; /* it may be left out */
+	int visible;
+	enum dtp_code rc = count(&visible, err);
 
-	if (e || !*n) {
-		*n = 0;
-		return no_driver(e ? e : cudaErrorNoDevice, err);
+	*n = 0;
+	if (rc)
+		return rc;
+	for (int i = 0; i < visible && rc != DTP_FAILED; i++) {
+		struct dtp_gpu gpu;
+		rc = look_at(i, &gpu, &why);
+		if (!rc && *n < max)
+			gpus[*n] = gpu;
+		*n += !rc;
 	}
-	for (int i = 0; i < *n && i < max && !rc; i++)
-		rc = look_at(i, &gpus[i], err);
-	return rc;
+	if (*n && rc != DTP_FAILED)
+		return DTP_OK;
+	return dtp_fail(err, rc, "no GPU can be used: %s", why.message);
 }
 
 static enum dtp_code take_device(int device, struct dtp_err *err)
 {
 	struct dtp_gpu gpu;
 	int n;
-	enum dtp_code rc = dtp_cuda_gpus(NULL, 0, &n, err);
+	enum dtp_code rc = count(&n, err);
 
 	if (!rc && (device < 0 || device >= n))
 		return dtp_fail(err, DTP_REFUSED, "there is no GPU %d: %d %s visible, numbered from 0", device, n, n == 1 ? "is" : "are");
 	if (!rc)
 		rc = look_at(device, &gpu, err);
-	if (!rc && gpu.major < LEAST_MAJOR)
-		return dtp_fail(err, DTP_REFUSED, "GPU %d (%s) has compute capability %d.%d, at least %d.0 (Ampere) is needed", device, gpu.name,
-				gpu.major, gpu.minor, LEAST_MAJOR);
 	return rc ? rc : DTP_CUDA(cudaSetDevice(device), err);
 }
 

@@ -100,6 +100,28 @@ right
 json device cpu
 done_
 
+case_ gpus_that_are_too_old
+export DIFFTP_EMU_ARCH=75
+plan --device cuda
+[ $rc -eq 2 ] || fail "exit code $rc"
+says '^difftp: --device cuda: no GPU can be used: GPU [0-7] (Emulated GPU) has compute capability 7.5, at least 8.0 (Ampere) is needed$'
+plan --device auto
+right
+json device cpu
+for device in auto cpu; do
+	gpu --model $model --prompt fox --height 32 --width 32 --steps 1 --seed 7 --max-sequence-length 16 --device $device --no-metadata \
+		-o "$dir/old.$device.png" -q
+	right
+done
+cmp "$dir/old.auto.png" "$dir/old.cpu.png" || fail "the pictures differ"
+DIFFTP_EMU_OTHER=6 DIFFTP_EMU_OTHER_ARCH=80 plan --device cuda
+right
+json devices.# 2
+DIFFTP_EMU_OTHER=6 DIFFTP_EMU_OTHER_ARCH=80 gpu decode "$dir/fp32.latent.safetensors" --model $model --device cuda -q -o "$dir/newer.png"
+right
+unset DIFFTP_EMU_ARCH
+done_
+
 case_ verify_on_gpus
 gpu verify --model $model --device cuda --tp-degree 2 --height 32 --width 32 --max-sequence-length 16
 right

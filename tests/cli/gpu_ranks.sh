@@ -19,7 +19,7 @@ says() {
 case_ fewer_gpus_than_ranks_are_refused
 CUDA_VISIBLE_DEVICES=3 run -o "$dir/x.png"
 [ $rc -eq 2 ] || fail "exit code $rc: $(cat "$dir/stderr")"
-says '2 ranks need a GPU each, 1 is visible'
+says '2 ranks need a GPU each, this machine has 1 that can be used'
 says '--oversubscribe'
 done_
 
@@ -69,18 +69,46 @@ run --dtype fp32 -o "$dir/parts.png"
 grep -q '^ *overlap = on$' "$dir/stdout" || fail "$(cat "$dir/stdout")"
 done_
 
-# lacks NAME WHAT SETTING OPTION...: refused by the first process, before any rank is started.
-lacks() {
-	case_ "$1"
-	what=$2 setting=$3
-	shift 3
+# The ranks' numbers among those that can be used are not CUDA's.
+case_ gpus_that_are_too_old_are_passed_over
+export DIFFTP_EMU_ARCH=75 DIFFTP_EMU_OTHER_ARCH=90
+DIFFTP_EMU_OTHER=1 run --dtype fp32 -o "$dir/newer.png"
+[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+cmp -s "$dir/parts.png" "$dir/newer.png" || fail "the pictures differ"
+DIFFTP_EMU_OTHER=7 run -o "$dir/x.png"
+[ $rc -eq 2 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+says '2 ranks need a GPU each, this machine has 1 that can be used (Other GPU)'
+unset DIFFTP_EMU_ARCH DIFFTP_EMU_OTHER_ARCH
+done_
+
+# refused WHAT SETTING OPTION...: by the first process, before any rank is started.
+refused() {
+	what=$1 setting=$2
+	shift 2
+	rm -f "$dir/calls"
 	eval "export $setting"
-	run "$@" -o "$dir/x.png"
+	DIFFTP_EMU_CALLS="$dir/calls" run "$@" -o "$dir/x.png"
 	unset "${setting%%=*}"
 	[ $rc -eq 2 ] || fail "exit code $rc: $(cat "$dir/stderr")"
 	says "^difftp: $what"
-	says '--device cpu computes without it'
 	! grep -q 'rank [01]' "$dir/stderr" || fail "a rank was started: $(cat "$dir/stderr")"
+	[ ! -e "$dir/calls" ] || fail "a rank was started: $(cat "$dir/calls")"
+}
+case_ gpus_that_are_too_old
+refused '--device cuda: no GPU can be used: GPU [0-7] (Emulated GPU) has compute capability 7.5, at least 8.0 (Ampere) is needed$' DIFFTP_EMU_ARCH=75
+done_
+
+case_ a_driver_that_is_too_old
+refused '--device cuda: the NVIDIA driver runs programs of CUDA 12.4, this one was built with CUDA 1[3-9]\.[0-9]*: update the driver$' \
+	DIFFTP_EMU_DRIVER=12040
+done_
+
+# lacks NAME WHAT SETTING OPTION...
+lacks() {
+	case_ "$1"
+	shift
+	refused "$@"
+	says '--device cpu computes without it'
 	done_
 }
 lacks no_cublaslt "'cublasLtCreate' is missing" DIFFTP_EMU_MISSING=cublasLt
@@ -192,6 +220,16 @@ case_ a_fault_of_nccl_is_told_with_its_rank
 DIFFTP_EMU_FAIL=ncclAllReduce:3 run -o "$dir/x.png"
 [ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"
 says 'rank [01] .*ncclAllReduce failed: unhandled system error (2), cuda/comm_nccl.c:'
+done_
+
+case_ a_fault_of_the_memory_is_told_with_its_rank
+for n in 40 700; do # work while weights are loaded, and later
+	DIFFTP_EMU_FAIL=work:$n:214@1 run -o "$dir/x.png"
+	[ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+	says 'rank 1 .*cuda[A-Z][A-Za-z]*: uncorrectable ECC error encountered (214), cuda/[a-z_]*\.c[cu]*:[0-9]'
+	says "^the GPU's memory had an error that it could not correct: reset or replace it (nvidia-smi -q -d ECC)$"
+	[ ! -e "$dir/x.png" ] || fail "a picture is left"
+done
 done_
 
 # ---- weights that are computed

@@ -2,7 +2,8 @@
 /* Of the stand-in for the CUDA runtime: which devices there are.  The environment says:
  *   DIFFTP_EMU_DEVICES   how many (8), of which CUDA_VISIBLE_DEVICES may leave some
  *   DIFFTP_EMU_ARCH      their compute capability (90)
- *   DIFFTP_EMU_OTHER     the first of those that are of another kind, with half of the memory (none)
+ *   DIFFTP_EMU_OTHER     the first of those that are of another kind, with half of the memory (none), and
+ *   DIFFTP_EMU_OTHER_ARCH  their compute capability (that of the first)
  *   DIFFTP_EMU_MEMORY    bytes of each (16 GiB)
  *   DIFFTP_EMU_TAKEN     how many of them other programs have (0)
  *   DIFFTP_EMU_DRIVER    the newest CUDA version that the driver knows (that of the headers) */
@@ -157,9 +158,11 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 	return emu_end(e);
 }
 
-static int arch(void)
+static int arch(bool other)
 {
-	return (int)emu_setting("DIFFTP_EMU_ARCH", 90);
+	uint64_t first = emu_setting("DIFFTP_EMU_ARCH", 90);
+
+	return (int)(other ? emu_setting("DIFFTP_EMU_OTHER_ARCH", first) : first);
 }
 
 bool emu_device_properties(int device, struct cudaDeviceProp *p)
@@ -168,16 +171,17 @@ bool emu_device_properties(int device, struct cudaDeviceProp *p)
 
 	if (device < 0 || device >= devices_and(physical))
 		return false;
+	bool other = is_other(physical[device]);
 	*p = (struct cudaDeviceProp){
 		.totalGlobalMem = emu_device_memory(device), .sharedMemPerBlock = SHARED, .regsPerBlock = 65536, .warpSize = 32,
 		.maxThreadsPerBlock = 1024, .maxThreadsDim = {1024, 1024, 64}, .maxGridSize = {2147483647, 65535, 65535},
-		.totalConstMem = 65536, .major = arch() / 10, .minor = arch() % 10, .multiProcessorCount = 132,
+		.totalConstMem = 65536, .major = arch(other) / 10, .minor = arch(other) % 10, .multiProcessorCount = 132,
 		.concurrentKernels = 1, .ECCEnabled = 1, .pciBusID = physical[device] + 1, .asyncEngineCount = 3,
 		.unifiedAddressing = 1, .memoryBusWidth = 5120, .l2CacheSize = 50 << 20, .maxThreadsPerMultiProcessor = 2048,
 		.sharedMemPerMultiprocessor = 228 << 10, .regsPerMultiprocessor = 65536, .sharedMemPerBlockOptin = SHARED_OPTIN,
 		.maxBlocksPerMultiProcessor = 32, .reservedSharedMemPerBlock = 1024,
 	};
-	snprintf(p->name, sizeof p->name, "%s GPU", is_other(physical[device]) ? "Other" : "Emulated");
+	snprintf(p->name, sizeof p->name, "%s GPU", other ? "Other" : "Emulated");
 	snprintf(p->uuid.bytes, sizeof p->uuid.bytes, "emulated %d", physical[device]);
 	return true;
 }
