@@ -113,7 +113,7 @@ enum dtp_code dtp_device_find(const struct dtp_args *args, struct dtp_gpus *gpus
 
 enum dtp_code dtp_device_libraries(const struct dtp_args *args, bool pictures, bool sums, struct dtp_err *err)
 {
-	const struct dtp_cuda_needs needs = {pictures, args->attention == DTP_ATTENTION_CUDNN, sums};
+	const struct dtp_cuda_needs needs = {true, pictures, args->attention == DTP_ATTENTION_CUDNN, sums};
 
 	if (!dtp_cuda_libraries(&needs, err))
 		return DTP_OK;

@@ -20,6 +20,7 @@ static const struct dtp_probe probes[] = {
 	{"GPUs", dtp_look_gpus, 20, DTP_VERDICT_WARNING},   /* a driver without persistence starts every GPU first */
 	{"GPU links", dtp_look_gpu_links, 20, DTP_VERDICT_WARNING},
 	{"CUDA", dtp_look_cuda, 20, DTP_VERDICT_WARNING},
+	{"GPU libraries", dtp_look_gpu_libraries, 20, DTP_VERDICT_WARNING},
 	{"NCCL", dtp_look_nccl, 10, DTP_VERDICT_WARNING},
 	{"ranks", dtp_look_ranks, 20, DTP_VERDICT_FAILURE},
 	{"NCCL in ranks", dtp_look_rank_nccl, 20, DTP_VERDICT_WARNING},

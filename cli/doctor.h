@@ -19,6 +19,7 @@ void dtp_look_model(const struct dtp_args *, char **argv, struct dtp_findings *)
 void dtp_look_gpus(const struct dtp_args *, char **argv, struct dtp_findings *);
 void dtp_look_gpu_links(const struct dtp_args *, char **argv, struct dtp_findings *);
 void dtp_look_cuda(const struct dtp_args *, char **argv, struct dtp_findings *);
+void dtp_look_gpu_libraries(const struct dtp_args *, char **argv, struct dtp_findings *);
 void dtp_look_nccl(const struct dtp_args *, char **argv, struct dtp_findings *);
 
 /* doctor_ranks.c: two ranks of this program, which sum over each other, or compare the NCCL that they load */

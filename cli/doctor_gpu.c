@@ -259,7 +259,7 @@ void dtp_look_gpu_links(const struct dtp_args *args, char **argv, struct dtp_fin
 			  "NVLink is there, but not every GPU has a link that is up");
 }
 
-/* ---- CUDA and NCCL */
+/* ---- CUDA and its libraries */
 
 void dtp_look_cuda(const struct dtp_args *args, char **argv, struct dtp_findings *f)
 {
@@ -294,6 +294,38 @@ void dtp_look_cuda(const struct dtp_args *args, char **argv, struct dtp_findings
 					  "CUDA gives GPU %d no access to the memory of GPU %d", i, k);
 				return;
 			}
+}
+
+/* As a run finds it before it loads anything. */
+static void tell_library(const char *name, const struct dtp_cuda_needs *needs, struct dtp_findings *f)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+
+	if (!dtp_cuda_libraries(needs, &err)) {
+		dtp_found(f, DTP_VERDICT_OK, NULL, NULL, "%s can be loaded", name);
+		return;
+	}
+	char *advice = strchr(err.message, '\n');
+	if (advice)
+		*advice++ = '\0';
+	dtp_found(f, DTP_VERDICT_WARNING, NULL, advice ? advice : "install a newer one, or put its folder into LD_LIBRARY_PATH", "%s", err.message);
+}
+
+void dtp_look_gpu_libraries(const struct dtp_args *args, char **argv, struct dtp_findings *f)
+{
+	const struct dtp_cuda_needs lt = {.products = true}, dnn = {.convolutions = true};
+	struct dtp_cuda t;
+	char why[512];
+
+	(void)args, (void)argv;
+	if (!dtp_cuda_built().cuda) {
+		dtp_found(f, DTP_VERDICT_OK, NULL, NULL, "this build computes on CPUs: it needs neither cuBLASLt nor cuDNN");
+	} else if (!dtp_cuda_open(&t, why, sizeof why)) {
+		dtp_found(f, DTP_VERDICT_OK, NULL, NULL, "no CUDA driver here: neither cuBLASLt nor cuDNN is needed");
+	} else {
+		tell_library("cuBLASLt", &lt, f);
+		tell_library("cuDNN", &dnn, f);
+	}
 }
 
 void dtp_look_nccl(const struct dtp_args *args, char **argv, struct dtp_findings *f)

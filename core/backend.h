@@ -238,8 +238,9 @@ struct dtp_gpu {
  * started: not to be called by a process that forks later. */
 enum dtp_code dtp_cuda_gpus(struct dtp_gpu *gpus, int max, int *n, struct dtp_err *err);
 
-/* What a rank on a GPU calls of NVIDIA's libraries beside cuBLASLt. */
+/* What is called of NVIDIA's libraries. */
 struct dtp_cuda_needs {
+	bool products;     /* cuBLASLt's: by every rank on a GPU */
 	bool convolutions; /* cuDNN's */
 	bool attention;    /* cuDNN's too, with no other way */
 	bool sums;         /* NCCL's */

@@ -74,7 +74,7 @@ enum dtp_code dtp_cuda_libraries(const struct dtp_cuda_needs *needs, struct dtp_
 {
 	struct dtp_cudnn api;
 
-	if (dtp_lt_library(err) || (needs->sums && dtp_nccl_library(err)))
+	if ((needs->products && dtp_lt_library(err)) || (needs->sums && dtp_nccl_library(err)))
 		return err->code;
 	if ((needs->convolutions || needs->attention) && dtp_cudnn_load(&api, err))
 		return dtp_err_prefix(err, "%s: ", needs->convolutions ? "pictures need cuDNN, latents (--output-type latent) do not"

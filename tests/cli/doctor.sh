@@ -9,9 +9,9 @@ cp "$dir/gpu/libnvidia-ml.so.1" "$dir/gpu/libcuda.so.1"
 cp "$dir/gpu/libnvidia-ml.so.1" "$dir/gpu/libnccl.so.2"
 # What it says of itself depends on what it was built with.
 if "$DIFFTP" --model $model --prompt x --device cuda 2>&1 </dev/null | grep -q 'built without CUDA'; then
-	uses='computes on CPUs: the GPUs are not used' nccl='has been compiled without it' old=
+	uses='computes on CPUs: the GPUs are not used' nccl='has been compiled without it' cuda=
 else
-	uses='computes on them, with CUDA VERSION' nccl='was compiled with VERSION' old=yes
+	uses='computes on them, with CUDA VERSION' nccl='was compiled with VERSION' cuda=yes
 fi
 begun() { # processes that a doctor of this test has started
 	pgrep -f -- "-o $dir/x.png"
@@ -40,7 +40,7 @@ played() {
 
 case_ doctor_this_machine
 doctor 0
-for probe in processors memory 'shared memory' limits libraries disk GPUs 'GPU links' CUDA NCCL ranks 'NCCL in ranks'; do
+for probe in processors memory 'shared memory' limits libraries disk GPUs 'GPU links' CUDA 'GPU libraries' NCCL ranks 'NCCL in ranks'; do
 	grep -Eq "^(ok|warning) +$probe " "$dir/out" || fail "nothing of '$probe': $(cat "$dir/out")"
 done
 for way in 'shared memory' 'the loopback interface'; do
@@ -81,6 +81,7 @@ ok       CUDA           CUDA 13.0 starts and sees 2 GPUs
 ok       NCCL           NCCL 2.19.3 can be loaded; this build $nccl
 EOT
 found ok 'NCCL in ranks' 'both ranks load NCCL 2.19.3$'
+[ -n "$cuda" ] || found ok 'GPU libraries' 'this build computes on CPUs: it needs neither cuBLASLt nor cuDNN$'
 done_
 
 case_ doctor_gpus_mixed
@@ -99,7 +100,7 @@ EOT
 done_
 
 case_ doctor_gpus_old_driver
-[ -z "$old" ] && first="ok       GPUs           driver 450.51, for programs up to CUDA 11.0" ||
+[ -z "$cuda" ] && first="ok       GPUs           driver 450.51, for programs up to CUDA 11.0" ||
 	first="warning  GPUs           driver 450.51 runs programs of CUDA 11.0 at most; this build needs VERSION
                         -> update the driver, or build difftp with an older CUDA"
 played nvml:old <<EOT

@@ -122,6 +122,50 @@ right
 unset DIFFTP_EMU_ARCH
 done_
 
+# Beside a driver that tests/gpu_standin.c plays, which the emulator does without.
+mkdir "$dir/driver"
+${CC:-cc} -shared -fPIC -o "$dir/driver/libcuda.so.1" tests/gpu_standin.c || exit 1
+doctor() { # LINES: what it says of the libraries
+	LD_LIBRARY_PATH="$dir/driver${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" gpu doctor -o "$dir/doctor.png"
+	right
+	awk '/^[a-z]/ { on = /^[a-z]+ +GPU libraries / } on' "$dir/stdout" >"$dir/lines"
+	diff - "$dir/lines" >"$dir/diff" || fail "$(cat "$dir/diff")"
+}
+case_ doctor_finds_cublaslt_and_cudnn
+doctor <<'EOT'
+ok       GPU libraries  cuBLASLt can be loaded
+ok       GPU libraries  cuDNN can be loaded
+EOT
+done_
+
+# An empty file is no driver, and hides one.
+case_ doctor_without_a_driver_asks_for_no_library
+mv "$dir/driver/libcuda.so.1" "$dir/driver/standin"
+: >"$dir/driver/libcuda.so.1"
+DIFFTP_EMU_MISSING=cublasLt doctor <<'EOT'
+ok       GPU libraries  no CUDA driver here: neither cuBLASLt nor cuDNN is needed
+EOT
+mv "$dir/driver/standin" "$dir/driver/libcuda.so.1"
+done_
+
+case_ doctor_misses_cublaslt_or_cudnn
+DIFFTP_EMU_MISSING=cublasLt doctor <<'EOT'
+warning  GPU libraries  'cublasLtCreate' is missing: the emulator hides it
+                        -> it belongs to cuBLASLt, a part of the CUDA toolkit: install that, or put its folder into LD_LIBRARY_PATH
+ok       GPU libraries  cuDNN can be loaded
+EOT
+DIFFTP_EMU_MISSING=cudnn doctor <<'EOT'
+ok       GPU libraries  cuBLASLt can be loaded
+warning  GPU libraries  pictures need cuDNN, latents (--output-type latent) do not: 'cudnnGetVersion' is missing: the emulator hides it
+                        -> it belongs to cuDNN 9: install that, or put its folder into LD_LIBRARY_PATH
+EOT
+DIFFTP_EMU_CUDNN=90701 doctor <<'EOT'
+ok       GPU libraries  cuBLASLt can be loaded
+warning  GPU libraries  pictures need cuDNN, latents (--output-type latent) do not: cuDNN 9.7.1 is too old: expected 9.8 or newer of major version 9
+                        -> install a newer one, or put its folder into LD_LIBRARY_PATH
+EOT
+done_
+
 case_ verify_on_gpus
 gpu verify --model $model --device cuda --tp-degree 2 --height 32 --width 32 --max-sequence-length 16
 right
