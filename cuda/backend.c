@@ -207,8 +207,8 @@ static enum dtp_code no_driver(cudaError_t e, struct dtp_err *err)
 	if (e == cudaErrorNoDevice)
 		return dtp_fail(err, DTP_REFUSED, "no GPU is visible: %s (%d); nvidia-smi lists what there is, CUDA_VISIBLE_DEVICES hides",
 				cudaGetErrorString(e), (int)e);
-	return dtp_fail(err, DTP_REFUSED, "the GPUs cannot be used: cudaGetDeviceCount: %s (%d); difftp doctor says more",
-			cudaGetErrorString(e), (int)e);
+	return dtp_fail(err, DTP_REFUSED, "the GPUs cannot be used: cudaGetDeviceCount: %s (%d), %s:%d; difftp doctor says more",
+			cudaGetErrorString(e), (int)e, __FILE__, __LINE__);
 }
 
 /* DTP_REFUSED: it is too old. */
