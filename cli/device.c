@@ -232,18 +232,19 @@ static enum dtp_code compare(const struct dtp_args *args, const struct card *all
 
 static void tell_mixed(const struct card *all, int n, const struct dtp_monitor *mon)
 {
-	int least = 0, other = 0;
+	int least = 0, most = 0, other = 0;
 	char text[512], room[128] = "";
 
 	for (int r = 1; r < n; r++) {
 		least = all[r].bytes < all[least].bytes ? r : least;
-		other = other || !strcmp(all[r].name, all[0].name) ? other : r;
+		most = all[r].bytes > all[most].bytes ? r : most;
+		if (!other && strcmp(all[r].name, all[0].name))
+			other = r;
 	}
 	if (!other)
 		return;
-	for (int r = 0; r < n && !*room; r++)
-		if (all[r].bytes > all[least].bytes)
-			snprintf(room, sizeof room, ", and rank %d's has the least memory, %s", least, dtp_bytes_text(all[least].bytes).s);
+	if (all[most].bytes > all[least].bytes)
+		snprintf(room, sizeof room, ", and rank %d's has the least memory, %s", least, dtp_bytes_text(all[least].bytes).s);
 	snprintf(text, sizeof text, "the ranks' GPUs differ (rank 0: %s, rank %d: %s): all wait for the slowest%s", all[0].name, other,
 		 all[other].name, room);
 	mon->warn(mon->arg, text);

@@ -56,11 +56,16 @@ run --attention plain -o "$dir/told.png" --force
 says '^attention, heads of 16, by the plain kernel: --attention plain$'
 done_
 
-case_ a_fault_of_cudnn_is_placed
-DIFFTP_EMU_FAIL=cudnnBackendExecute:1 run -o "$dir/x.png"
-[ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"
-says 'rank [01] .*cudnnBackendExecute: CUDNN_STATUS_EXECUTION_FAILED (5000), cuda/dnn.c:[0-9]'
-done_
+# fault NAME CALL:N MESSAGE: a call that fails ends the run, which says what, where and of which rank.
+fault() {
+	case_ "$1"
+	DIFFTP_EMU_FAIL=$2 run -o "$dir/x.png"
+	[ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+	says "rank [01] .*$3:[0-9]"
+	done_
+}
+fault a_fault_of_cudnn_is_told_with_its_rank cudnnBackendExecute:1 'cudnnBackendExecute: CUDNN_STATUS_EXECUTION_FAILED (5000), cuda/dnn.c'
+fault a_fault_of_nccl_is_told_with_its_rank ncclAllReduce:3 'ncclAllReduce failed: unhandled system error (2), cuda/comm_nccl.c'
 
 # --overlap on, which the file of defaults says, is in the record of a picture whose ranks it was for; above, the ranks shared a GPU.
 case_ overlap_is_recorded_where_it_has_an_effect
@@ -214,12 +219,6 @@ size="--model $model --height 32 --width 32 --max-sequence-length 16 --device cu
 made=$("$TESTBIN/tool_json" "$dir/bench" phases.3.name phases.3.reductions phases.3.reduce_bytes)
 planned=$("$TESTBIN/tool_json" "$dir/plan" phases.1.name phases.1.reductions phases.1.reduce_bytes)
 [ "$made" = "$planned" ] || fail "made: $made; planned: $planned"
-done_
-
-case_ a_fault_of_nccl_is_told_with_its_rank
-DIFFTP_EMU_FAIL=ncclAllReduce:3 run -o "$dir/x.png"
-[ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"
-says 'rank [01] .*ncclAllReduce failed: unhandled system error (2), cuda/comm_nccl.c:'
 done_
 
 case_ a_fault_of_the_memory_is_told_with_its_rank
