@@ -10,6 +10,7 @@
 #include <string.h>
 #include <png.h>
 
+#include "png_bytes.h"
 #include "png_error.h"
 
 /* What libpng's callbacks get: the stream, and where the reason of a failure goes. */
@@ -103,25 +104,14 @@ enum dtp_code dtp_png_write(const char *path, const uint8_t *rgb, int64_t height
 
 #define MAX_FILE_BYTES ((size_t)1 << 31)
 #define MAX_SIDE 16384 /* that difftp writes; of a picture whose texts are read: its rows pass through memory one by one */
-#define MAX_CHUNKS 1000 /* texts and others that libpng keeps */
+#define MAX_CHUNKS 100 /* texts and others that libpng keeps */
 
 struct source {
-	const char *bytes;
-	size_t n, at;
+	struct dtp_png_bytes file;
 	const char *key;
 	char *value; /* out */
 	char why[DTP_PNG_WHY];
 };
-
-static void read_data(png_structp png, png_bytep data, size_t n)
-{
-	struct source *s = png_get_io_ptr(png);
-
-	if (n > s->n - s->at)
-		png_error(png, "the file is truncated");
-	memcpy(data, s->bytes + s->at, n);
-	s->at += n;
-}
 
 /* A text of our keyword that is in info.  libpng limits what it unpacks, not what lies in the file as it is. */
 static bool take_text(png_structp png, png_infop info, struct source *s)
@@ -153,7 +143,7 @@ static bool read_text(png_structp png, png_infop info, struct source *s)
 {
 	if (setjmp(png_jmpbuf(png)))
 		return false;
-	png_set_read_fn(png, s, read_data);
+	png_set_read_fn(png, &s->file, dtp_png_bytes_read);
 	png_set_user_limits(png, MAX_SIDE, MAX_SIDE);
 	png_set_chunk_malloc_max(png, DTP_PNG_MAX_TEXT);
 	png_set_chunk_cache_max(png, MAX_CHUNKS);
@@ -168,7 +158,7 @@ static bool read_text(png_structp png, png_infop info, struct source *s)
 
 enum dtp_code dtp_png_find_text(const char *name, const void *bytes, size_t n, const char *key, char **value, struct dtp_err *err)
 {
-	struct source s = {.bytes = bytes, .n = n, .key = key};
+	struct source s = {.file = dtp_png_bytes_of(bytes, n), .key = key};
 
 	*value = NULL;
 	if (n < sizeof DTP_PNG_MAGIC - 1 || memcmp(bytes, DTP_PNG_MAGIC, sizeof DTP_PNG_MAGIC - 1))

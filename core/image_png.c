@@ -7,27 +7,22 @@
 #include <string.h>
 #include <png.h>
 
+#include "png_bytes.h"
 #include "png_error.h"
+
+/* Metadata that are kept while the pixels are read: at most so many pieces, each unpacked to at most so many bytes. */
+#define MAX_CHUNKS 100
+#define MAX_CHUNK_BYTES (1 << 20)
 
 struct source {
 	struct dtp_image_file *f;
-	size_t at;
+	struct dtp_png_bytes file;
 	int frames;          /* of an animation; 0: none is announced */
 	png_bytep grey;      /* [height, width] 16 bits, big-endian; only where the file has such */
 	png_bytepp rows;
 	char why[DTP_PNG_WHY];
 	struct dtp_err *err; /* filled by what is called between setjmp and longjmp */
 };
-
-static void read_data(png_structp png, png_bytep data, size_t n)
-{
-	struct source *s = png_get_io_ptr(png);
-
-	if (n > s->f->n - s->at)
-		png_error(png, "the file is truncated");
-	memcpy(data, s->f->bytes + s->at, n);
-	s->at += n;
-}
 
 /* The chunk that makes a PNG an animation: its number of frames. */
 static int on_chunk(png_structp png, png_unknown_chunkp chunk)
@@ -94,8 +89,10 @@ static bool read_png(png_structp png, png_infop info, struct source *s)
 {
 	if (setjmp(png_jmpbuf(png)))
 		return false;
-	png_set_read_fn(png, s, read_data);
+	png_set_read_fn(png, &s->file, dtp_png_bytes_read);
 	png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
+	png_set_chunk_malloc_max(png, MAX_CHUNK_BYTES);
+	png_set_chunk_cache_max(png, MAX_CHUNKS);
 	png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, NULL, 0);
 	png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_IF_SAFE, (png_const_bytep)"acTL", 1);
 	png_set_read_user_chunk_fn(png, s, on_chunk);
@@ -121,7 +118,7 @@ static bool read_png(png_structp png, png_infop info, struct source *s)
 enum dtp_code dtp_png_decode(struct dtp_image_file *f, struct dtp_err *err)
 {
 	struct dtp_err own = DTP_ERR_INIT;
-	struct source s = {.f = f, .err = &own};
+	struct source s = {.f = f, .file = dtp_png_bytes_of(f->bytes, f->n), .err = &own};
 	png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, s.why, dtp_png_on_error, dtp_png_on_warning);
 	png_infop info = png ? png_create_info_struct(png) : NULL;
 	bool ok = info && read_png(png, info, &s);

@@ -10,6 +10,7 @@
 #include "sha256.h"
 
 #include <inttypes.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 static struct dtp_err err;
@@ -228,6 +229,34 @@ static void picture_truncated(void **state)
 	}
 }
 
+/* A chunk that announces 2 GB in a file of 100 bytes: refused without memory for it. */
+static void picture_lying_chunk(void **state)
+{
+	static const char *const kinds[] = {"tEXt", "iTXt", "zTXt", "eXIf", "iCCP", "acTL", "IDAT"};
+	static const uint8_t head[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n', 0, 0, 0, 13, 'I', 'H', 'D', 'R', 0, 0, 0, 8, 0, 0, 0, 8, 8, 2, 0, 0, 0,
+		0x4b, 0x6d, 0x29, 0xdc, 0x7e, 0, 0, 0};
+	struct rusage before, after;
+
+	(void)state;
+	getrusage(RUSAGE_SELF, &before);
+	for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+		char *text = NULL, bytes[100] = {0};
+		struct dtp_picture p;
+
+		memcpy(bytes, head, sizeof head);
+		memcpy(bytes + sizeof head, kinds[i], 4);
+		memset(bytes + sizeof head + 4, 'k', 20);
+		err = (struct dtp_err)DTP_ERR_INIT;
+		assert_int_equal(dtp_picture_decode("lying", bytes, sizeof bytes, &p, &err), DTP_REFUSED);
+		assert_message(&err, DTP_REFUSED, "'lying' is a damaged PNG file: the file is truncated", NULL);
+		err = (struct dtp_err)DTP_ERR_INIT;
+		assert_int_equal(dtp_png_find_text("lying", bytes, sizeof bytes, "k", &text, &err), DTP_REFUSED);
+		assert_message(&err, DTP_REFUSED, "'lying' is a damaged PNG file: the file is truncated", NULL);
+	}
+	getrusage(RUSAGE_SELF, &after);
+	assert_true(after.ru_maxrss - before.ru_maxrss < 256 << 10); /* KiB */
+}
+
 static void picture_damaged(void **state)
 {
 	static const char *const names[] = {"mode_RGB.png", "palette_4.png", "xmp.png", "420.jpg", "progressive.jpg", "orientation_6.jpg",
@@ -300,7 +329,7 @@ int main(void)
 		cmocka_unit_test(reference_is_cut_in_the_middle),
 		cmocka_unit_test(picture_refused_kinds),
 		cmocka_unit_test(picture_names_other_formats),
-		cmocka_unit_test(picture_truncated),
+		cmocka_unit_test(picture_truncated), cmocka_unit_test(picture_lying_chunk),
 		cmocka_unit_test(picture_damaged),
 		cmocka_unit_test(picture_that_unpacks_too_far),
 		cmocka_unit_test(reference_of_unusable_shape),

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The bytes of a PNG file in memory, as libpng reads them.  <png.h> comes before it: its files alone include that. */
+#ifndef DTP_PNG_BYTES_H
+#define DTP_PNG_BYTES_H
+
+#include <stdint.h>
+
+struct dtp_png_bytes {
+	const uint8_t *bytes;
+	size_t n, at;
+};
+
+/* Only the chunks that lie in the bytes whole are handed to libpng, which takes memory for the length that a chunk announces before
+ * it reads one byte of it: what is left of a file that was cut, or lies, is as truncated without it.  Pixels are read in pieces: of
+ * them also those of a chunk that was cut. */
+struct dtp_png_bytes dtp_png_bytes_of(const void *bytes, size_t n);
+
+/* A png_rw_ptr whose io pointer is a struct dtp_png_bytes. */
+void dtp_png_bytes_read(png_structp png, png_bytep data, size_t n);
+#endif
