@@ -76,6 +76,19 @@ const char *dtp_replay_refused(const struct dtp_ctx *c, const struct dtp_replay 
 	return why ? why : c->be->ops->replay_refused(c->be, r->recording);
 }
 
+enum dtp_code dtp_replay_agree(struct dtp_ctx *c, struct dtp_replay *r, struct dtp_err *err)
+{
+	int32_t lost = dtp_replay_refused(c, r) != NULL;
+
+	if (!r->recording)
+		return DTP_OK;
+	if (dtp_all_reduce(c->tp, &lost, 1, DTP_I32, err))
+		return err->code;
+	if (lost && lost < c->tp->size)
+		dtp_replay_free(c->be, r);
+	return DTP_OK;
+}
+
 void dtp_replay_free(struct dtp_backend *be, struct dtp_replay *r)
 {
 	if (r->recording)

@@ -18,6 +18,9 @@ struct dtp_replay {
 void dtp_replay(struct dtp_ctx *c, struct dtp_replay *r, void (*work)(void *arg), void *arg);
 /* NULL where the last call of dtp_replay repeated or made a recording; else why it did not, in words that last as long as r. */
 const char *dtp_replay_refused(const struct dtp_ctx *c, const struct dtp_replay *r);
+/* Where some ranks of a sum have lost their recording (memory that it works in went) and others have not, all begin anew, since they record together.
+ * Collective; before dtp_replay, wherever memory has come or gone since. */
+enum dtp_code dtp_replay_agree(struct dtp_ctx *c, struct dtp_replay *r, struct dtp_err *err);
 /* Before the memory that the work uses goes, and before the communicators of its sums. */
 void dtp_replay_free(struct dtp_backend *be, struct dtp_replay *r);
 #endif

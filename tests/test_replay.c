@@ -132,11 +132,50 @@ static void replay_is_asked_for_nothing(void **state)
 	be->ops->destroy(be);
 }
 
+static int32_t others_lost;
+
+static enum dtp_code sum_of_three(struct dtp_comm *c, void *buf, int64_t count, enum dtp_dtype t, struct dtp_err *err)
+{
+	(void)c, (void)err;
+	assert_true(count == 1 && t == DTP_I32);
+	*(int32_t *)buf += others_lost;
+	return DTP_OK;
+}
+
+/* What one rank alone would record anew, while the others repeat what they have, all record anew. */
+static void recordings_are_lost_together(void **state)
+{
+	static const struct dtp_comm_ops sums = {.all_reduce = sum_of_three};
+	struct dtp_comm three = {.size = 3, .ops = &sums, .mon = &dtp_monitor_none};
+	struct dtp_backend *be = repeater();
+	struct dtp_ctx c = context(be);
+
+	(void)state;
+	c.tp = &three;
+	for (int here = 0; here < 2; here++)
+		for (others_lost = 0; others_lost < 3; others_lost++) {
+			struct dtp_replay r = {.recording = (struct dtp_recording *)(void *)&recording};
+			fails = here;
+			assert_int_equal(dtp_replay_agree(&c, &r, &c.err), DTP_OK);
+			int lost = here + others_lost;
+			assert_int_equal(freed, lost == 1 || lost == 2);
+			assert_true(!r.recording == (freed == 1));
+			freed = 0;
+		}
+	fails = false;
+	struct dtp_replay none = {0};
+	others_lost = 1;
+	assert_int_equal(dtp_replay_agree(&c, &none, &c.err), DTP_OK);
+	assert_int_equal(freed, 0);
+	be->ops->destroy(be);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(replay_counts_every_time),
 		cmocka_unit_test(replay_is_asked_for_nothing),
+		cmocka_unit_test(recordings_are_lost_together),
 	};
 
 	if (argc > 1)
