@@ -114,9 +114,29 @@ static enum dtp_code load(struct dtp_run *r, int which, struct dtp_err *err)
 	return DTP_OK;
 }
 
+static void end_steps(struct dtp_pipeline *p, struct dtp_backend *be)
+{
+	dtp_replay_free(be, &p->steps.replay);
+	dtp_arena_free(&p->steps.arena);
+	p->steps = (struct dtp_steps){.of = NULL};
+}
+
+/* What is there for steps makes room unless it is of r's shape: more than r itself needs was not foreseen. */
+static void keep_steps(struct dtp_run *r)
+{
+	struct dtp_steps *s = &r->p->steps;
+
+	if (memcmp(&s->shape, &r->shape, sizeof s->shape))
+		end_steps(r->p, r->ctx.be);
+	s->shape = r->shape;
+	s->of = NULL; /* what comes and goes until r is drawn may take the recording of one rank: begin_steps asks */
+}
+
 static void unload(struct dtp_pipeline *p, struct dtp_backend *be, int which)
 {
 	struct dtp_component *c = &p->component[which];
+	if (which == DTP_TRANSFORMER)
+		end_steps(p, be);
 	if (c->loaded)
 		dtp_weights_free(c->tree, be);
 	c->loaded = false;
@@ -279,7 +299,7 @@ static enum dtp_code denoise(struct dtp_run *r, int image, const char *label, st
 			watch_step(r, input, i, r->host);
 		mon->progress(mon->arg, (uint64_t)i + 1, (uint64_t)r->schedule.steps);
 	}
-	const char *refused = dtp_replay_refused(&r->ctx, &r->step);
+	const char *refused = dtp_replay_refused(&r->ctx, &r->p->steps.replay);
 	snprintf(r->p->step_refused, sizeof r->p->step_refused, "%s", refused ? refused : "");
 	if (dtp_ok(&r->ctx))
 		r->ctx.be->ops->download(r->ctx.be, r->host, DTP_F32, dtp_run_latents(r, input), &r->ctx.err);
@@ -316,26 +336,26 @@ static enum dtp_code decode_image(struct dtp_session *s, struct dtp_run *r, int 
 	return r->ctx.err.code;
 }
 
-static void end_steps(struct dtp_run *r)
-{
-	dtp_replay_free(r->ctx.be, &r->step);
-	dtp_arena_free(&r->steps);
-}
-
 /* What all images of a request share. */
 static enum dtp_code begin_steps(struct dtp_run *r, struct dtp_err *err)
 {
+	struct dtp_steps *s = &r->p->steps;
+
+	keep_steps(r);
 	if (!r->p->stay.text)
 		unload(r->p, r->ctx.be, DTP_TEXT);
 	if (!r->p->stay.pictures)
 		unload(r->p, r->ctx.be, DTP_VAE);
 	if (dtp_run_picture(r, err) || enter(r, DTP_TRANSFORMER, err) || load(r, DTP_TRANSFORMER, err) ||
-	    dtp_arena_init_for_sums(&r->steps, r->ctx.be, r->ctx.sums, r->need.scratch[DTP_TRANSFORMER], err))
+	    (!s->arena.base && dtp_arena_init_for_sums(&s->arena, r->ctx.be, r->ctx.sums, r->need.scratch[DTP_TRANSFORMER], err)) ||
+	    dtp_replay_agree(&r->ctx, &s->replay, err))
 		return err->code;
 	readahead(r, DTP_VAE);
-	r->ctx.scratch = r->steps;
+	dtp_arena_release(&s->arena, 0);
+	r->ctx.scratch = s->arena;
 	dtp_run_condition(r);
-	r->steps = r->ctx.scratch;
+	s->arena = r->ctx.scratch;
+	s->of = dtp_ok(&r->ctx) ? r : NULL;
 	return r->ctx.err.code;
 }
 
@@ -400,6 +420,7 @@ enum dtp_code dtp_session_encode(struct dtp_session *s, const struct dtp_request
 		rc = dtp_run_measure(s->pipeline, req, tp, &need, cost, err);
 	if (!rc) {
 		r->need = need;
+		keep_steps(r);
 		rc = outcome(r, take_references(s, r, err), err);
 	}
 	if (!rc) {
@@ -420,7 +441,8 @@ void dtp_session_drop(struct dtp_run *r)
 {
 	if (!r)
 		return;
-	end_steps(r);
+	if (r->p->steps.of == r)
+		r->p->steps.of = NULL;
 	dtp_arena_free(&r->picture);
 	dtp_run_free(r);
 	free(r);
@@ -432,16 +454,14 @@ enum dtp_code dtp_session_draw(struct dtp_session *s, struct dtp_run *r, int ima
 	enum dtp_code rc;
 
 	dtp_run_bind(s->pipeline, s->output, r->tp->rank);
-	rc = r->steps.base ? DTP_OK : begin_steps(r, err);
+	rc = s->pipeline->steps.of == r ? DTP_OK : begin_steps(r, err);
 	if (image > 0)
 		r->ctx.dump = NULL;
-	r->ctx.scratch = r->steps;
+	r->ctx.scratch = s->pipeline->steps.arena;
 	if (!rc)
 		rc = denoise(r, image, label, err);
-	if (!rc && !s->pipeline->stay.pictures) { /* the transformer makes room for the VAE */
-		end_steps(r);
+	if (!rc && !s->pipeline->stay.pictures) /* the transformer makes room for the VAE */
 		unload(s->pipeline, s->backend, DTP_TRANSFORMER);
-	}
 	if (!rc && r->tp->rank == 0)
 		rc = picture(s, r, image, done, arg, err);
 	r->ctx.scratch = (struct dtp_arena){0};

@@ -7,6 +7,7 @@
 #include "embeds.h"
 #include "pipeline.h"
 #include "plan.h"
+#include "replay.h"
 #include "safetensors.h"
 #include "scheduler.h"
 #include "shards.h"
@@ -41,6 +42,23 @@ struct dtp_component {
 
 #define DTP_MAX_REPORTS 16
 
+struct dtp_run;
+
+/* All that the operations of a step depend on and that may differ between requests; integers alone, to be compared as bytes. */
+struct dtp_step_shape {
+	int64_t tokens, references, text; /* text: of each pass */
+	int64_t passes, at_once;
+	int64_t staged;             /* stages take room beside */
+};
+
+/* The memory of steps and the recording of one, for the requests of one shape: a step finds all that it reads where the first one did. */
+struct dtp_steps {
+	struct dtp_step_shape shape;
+	struct dtp_arena arena;     /* the transformer's scratch; below its mark the conditioning */
+	struct dtp_replay replay;
+	const struct dtp_run *of;   /* whose conditioning that is; NULL: nobody's */
+};
+
 struct dtp_pipeline {
 	char *model;
 	char *transformer_config, *transformer_weights; /* folder of config.json; folder or file of the weights */
@@ -66,6 +84,7 @@ struct dtp_pipeline {
 	struct dtp_lora *lora;      /* NULL: the weights are as they are */
 	struct dtp_shards *shards;  /* NULL: the weights are whole */
 	struct dtp_component component[DTP_COMPONENTS];
+	struct dtp_steps steps;     /* last as long as the transformer is loaded, or until a request of another shape comes */
 	/* For verify: who watches the passes, whether it brings the weights of all but the VAE itself, and where stages are kept
 	 * (NULL: where the request says). */
 	const struct dtp_observer *observer;

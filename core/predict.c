@@ -165,7 +165,7 @@ static uint64_t references_bytes(const struct dtp_pipeline *p, const struct dtp_
 	return (uint64_t)bytes;
 }
 
-/* What stays of a phase is there in those that follow.  steps: the transformer's scratch, which stays with it. */
+/* What stays of a phase is there in those that follow, steps with the transformer: its scratch. */
 static void add_residents(const struct dtp_pipeline *p, uint64_t steps, struct dtp_phase_memory out[DTP_NPHASES])
 {
 	struct dtp_phase_memory *text = &out[DTP_TEXT], *transformer = &out[DTP_TRANSFORMER], *vae = &out[DTP_VAE];
@@ -179,8 +179,10 @@ static void add_residents(const struct dtp_pipeline *p, uint64_t steps, struct d
 	/* The next prompt is encoded, and drawn, beside all that stays. */
 	if (p->stay.pictures && p->stay.again)
 		transformer->weights = vae->weights;
-	if (p->stay.text && p->stay.again)
+	if (p->stay.text && p->stay.again) {
 		text->weights = vae->weights;
+		text->scratch += steps;
+	}
 }
 
 static enum dtp_code predict(struct dtp_pipeline *p, const struct dtp_request *req, int rank, struct dtp_backend *dry,
@@ -214,7 +216,7 @@ static enum dtp_code predict(struct dtp_pipeline *p, const struct dtp_request *r
 		};
 		dtp_run_bind(p, req->output, rank);
 	}
-	add_residents(p, need.scratch[DTP_TRANSFORMER], out);
+	add_residents(p, p->encode_only ? 0 : need.scratch[DTP_TRANSFORMER], out);
 	return DTP_OK;
 }
 

@@ -100,6 +100,11 @@ static void make_ids(struct dtp_run *r)
 	}
 }
 
+static int passes_at_once(const struct dtp_run *r)
+{
+	return r->req->passes_in_turn ? 1 : r->passes;
+}
+
 enum dtp_code dtp_run_init(struct dtp_run *r, struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_backend *be,
 			      struct dtp_comm *tp, const struct dtp_monitor *mon, struct dtp_err *err)
 {
@@ -118,6 +123,7 @@ enum dtp_code dtp_run_init(struct dtp_run *r, struct dtp_pipeline *p, const stru
 	if (!r->ids)
 		return no_memory(req, err);
 	make_ids(r);
+	r->shape = (struct dtp_step_shape){r->tokens, r->references, req->max_sequence_length, r->passes, passes_at_once(r), r->ctx.dump != NULL};
 	dtp_schedule_make(&p->scheduler, r->tokens, req->steps, &r->schedule);
 	return make_prompts(r, err);
 }
@@ -345,11 +351,6 @@ static float model_guidance(const struct dtp_run *r)
 	return dtp_round_to(type, dtp_round_to(type, (float)r->req->guidance_scale) * 1000.0f);
 }
 
-static int passes_at_once(const struct dtp_run *r)
-{
-	return r->req->passes_in_turn ? 1 : r->passes;
-}
-
 void dtp_run_condition(struct dtp_run *r)
 {
 	struct dtp_dump *dump = r->ctx.dump;
@@ -465,7 +466,7 @@ void dtp_run_step(struct dtp_run *r, struct dtp_tensor input, int i)
 	struct step s = {r, input, i};
 
 	tell_step(r, i);
-	dtp_replay(&r->ctx, &r->step, take_step, &s);
+	dtp_replay(&r->ctx, &r->p->steps.replay, take_step, &s);
 }
 
 int dtp_run_latents_shape(const struct dtp_run *r, int64_t shape[DTP_MAX_DIMS])

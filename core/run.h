@@ -5,7 +5,6 @@
 #define DTP_RUN_H
 
 #include "pipeline_internal.h"
-#include "replay.h"
 
 /* Bytes that a request takes of the backend in each phase beside weights and embeds: in its arena, and what operations take while they run. */
 struct dtp_need {
@@ -25,8 +24,8 @@ struct dtp_run {
 	int64_t references;               /* tokens of all reference images; they follow the latents' in every step */
 	int64_t (*ids)[DTP_MAX_AXES];     /* [tokens + references] */
 	struct dtp_need need;
-	struct dtp_arena steps, picture;  /* scratch of transformer and VAE, from the first image to the last */
-	struct dtp_replay step;           /* of this run's shape and memory: its steps are the same work */
+	struct dtp_step_shape shape;
+	struct dtp_arena picture;         /* scratch of the VAE, from the first image to the last; the transformer's is the pipeline's */
 	struct dtp_tensor told;           /* of the transformer's scratch: all that differs between steps (run.c) */
 	float *host;                      /* [tokens * channels]: noise, then final latents; NULL until the first image */
 	const float *reference_tokens;    /* [references, channels]: the session's; NULL in a dry run */

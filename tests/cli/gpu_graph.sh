@@ -76,20 +76,83 @@ for i in 0 1 2; do
 done
 done_
 
-case_ prompts_have_a_graph_each
-printf 'a fox\na cat\n' >"$dir/prompts"
-for graph in auto off; do
-	rm -f "$dir/calls"
-	DIFFTP_EMU_CALLS="$dir/calls" "$emulated/difftp" --model tests/models/klein-tiny --prompts "$dir/prompts" --height 32 --width 32 --seed 1 \
-		--max-sequence-length 16 --steps 3 --graph $graph --no-metadata -o "$dir/batch-$graph/" >"$dir/stdout" 2>"$dir/stderr" </dev/null ||
+# batch NAME MODEL OPTION...: $dir/NAME/ gets the pictures of the lines in $dir/lines, NAME.calls as above.
+batch() {
+	name_=$1 model=$2
+	shift 2
+	rm -rf "$dir/$name_" "$dir/$name_.calls"
+	DIFFTP_EMU_CALLS="$dir/$name_.calls" "$emulated/difftp" --model "tests/models/$model" --prompts "$dir/lines" --height 64 --width 64 \
+		--max-sequence-length 16 --steps 3 --no-metadata -o "$dir/$name_/" "$@" >"$dir/stdout" 2>"$dir/stderr" </dev/null ||
 		fail "exit code $?: $(cat "$dir/stderr")"
-	mv "$dir/calls" "$dir/batch-$graph.calls"
+}
+line() { # NAME MEMBER...: a line whose picture is NAME.png
+	name_=$1
+	shift
+	echo "{\"prompt\":\"a $name_\",\"output\":\"$name_.png\",\"seed\":${#name_}$*}"
+}
+lines() { # TEXT...
+	printf '%s\n' "$@" >"$dir/lines"
+}
+# drawn_by_kernels NAME MODEL OPTION...: the pictures in $dir/NAME are those of no graph, whose transformer was loaded for each of them.
+drawn_by_kernels() {
+	together=$1
+	shift
+	batch plain "$@" --graph off --offload stage
+	calls_are plain cudaGraphLaunch ''
+	diff -r -x '*.jsonl' "$dir/$together" "$dir/plain" >"$dir/log" 2>&1 || fail "$*: $(cat "$dir/log")"
+}
+
+# Guided by a second pass, at once or in turn, or with a reference.
+case_ prompts_of_a_shape_share_a_graph
+lines "$(line fox)" "$(line cat)" "$(line horse)"
+for of in "klein-tiny --image tests/reference/klein-edit-tiny/input_ref_a.png" klein-base-tiny \
+	"klein-base-tiny --guidance-passes in-turn" dev-tiny; do
+	# shellcheck disable=SC2086 # words
+	batch together $of --tp-degree 2
+	calls_are together cudaGraphInstantiate '1 1 '
+	calls_are together cudaGraphLaunch '8 8 '
+	# shellcheck disable=SC2086
+	drawn_by_kernels together $of --tp-degree 2
 done
-calls_are batch-auto cudaGraphInstantiate '2 '
-calls_are batch-auto cudaGraphLaunch '4 '
-for png in "$dir"/batch-auto/*.png; do
-	cmp "$png" "$dir/batch-off/${png##*/}" >"$dir/log" 2>&1 || fail "$(cat "$dir/log")"
+for prompt in cat horse; do
+	lines "$(line $prompt)"
+	batch alone dev-tiny --tp-degree 2
+	calls_are alone cudaGraphLaunch '2 2 '
+	same alone/$prompt.png together/$prompt.png
 done
+done_
+
+# As many tokens in another order of sides are the same work; another number of them, of passes or of the prompt's is not.
+case_ another_shape_takes_the_place_of_the_graph
+lines "$(line fox ',"width":96')" "$(line cat ',"height":96')" "$(line horse)" "$(line monkey ',"guidance_scale":1')" \
+	"$(line vulture ',"guidance_scale":1,"max_sequence_length":24')" "$(line mouse ',"width":96')"
+batch turns klein-base-tiny --tp-degree 2
+calls_are turns cudaGraphInstantiate '5 5 '
+calls_are turns cudaGraphLaunch '13 13 '
+drawn_by_kernels turns klein-base-tiny --tp-degree 2
+done_
+
+case_ a_transformer_that_goes_takes_its_graph_along
+lines "$(line fox)" "$(line cat)"
+batch stage klein-tiny --offload stage --tp-degree 2
+calls_are stage cudaGraphInstantiate '2 2 '
+calls_are stage cudaGraphLaunch '4 4 '
+drawn_by_kernels stage klein-tiny --tp-degree 2
+draw stage klein-tiny --steps 4 --num-images-per-prompt 2 --offload stage
+calls_are stage cudaGraphInstantiate '2 '
+calls_are stage cudaGraphLaunch '6 '
+done_
+
+# The same pictures.
+case_ what_cannot_be_recorded_is_tried_once
+export DIFFTP_EMU_FAIL=cudaGraphInstantiate:1
+batch faulty klein-tiny --tp-degree 2
+unset DIFFTP_EMU_FAIL
+calls_are faulty cudaGraphLaunch ''
+calls_are faulty cudaStreamBeginCapture '1 1 '
+grep -q 'no CUDA graph of a step, each kernel is launched by itself: cudaGraphInstantiate: out of memory' "$dir/stderr" ||
+	fail "nothing is told: $(cat "$dir/stderr")"
+diff -r -x '*.jsonl' "$dir/faulty" "$dir/stage" >"$dir/log" 2>&1 || fail "$(cat "$dir/log")"
 done_
 
 case_ ranks_that_share_a_gpu_have_none

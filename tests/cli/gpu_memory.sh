@@ -38,6 +38,16 @@ bench tests/models/klein-tiny 2 bf16 --height 64 --width 64 --num-images 2 --ima
 within 2 text_encoder transformer vae references
 done_
 
+# The second prompt is encoded beside all that stays of the first.
+case_ all_components_beside_each_other
+bench tests/models/klein-tiny 2 bf16 --height 64 --width 64 --offload none --repeat 2
+within 2 text_encoder transformer vae
+for rank in 0 1; do
+	at=memory.0.ranks.$rank
+	[ "$(number peak_bytes)" = "$(number predicted_bytes)" ] || fail "rank $rank took $(number peak_bytes) bytes, not $(number predicted_bytes)"
+done
+done_
+
 draw() { # OPTION...
 	rm -f "$dir/fox.png"
 	"$emulated/difftp" --model tests/models/klein-tiny --prompt fox --height 64 --width 64 --steps 1 --seed 1 --max-sequence-length 16 \
