@@ -54,6 +54,15 @@ template <class T> __device__ __forceinline__ float rounded(float x)
 	return to_float(from_float<T>(x));
 }
 
+/* The same type is copied bit by bit, NaNs included. */
+template <class D, class S> __device__ __forceinline__ D convert(S x)
+{
+	if constexpr (std::is_same_v<D, S>)
+		return x;
+	else
+		return from_float<D>(to_float(x));
+}
+
 static __device__ __forceinline__ float silu(float x)
 {
 	return x / (1.0f + expf(-x));
@@ -198,6 +207,12 @@ template <class F> cudaError_t by_type(enum dtp_dtype t, F f)
 	}
 }
 
+/* The same with F16, which files have too. */
+template <class F> cudaError_t by_float(enum dtp_dtype t, F f)
+{
+	return t == DTP_F16 ? f(__half()) : by_type(t, f);
+}
+
 /* f(N) with N elements of T in 16 bytes, where the runs of `length` elements that the tensors consist of allow it; else with 1. */
 template <class T, class F> cudaError_t by_width(int64_t length, std::initializer_list<struct dtp_tensor> tensors, F f)
 {
@@ -212,5 +227,38 @@ template <class T, class F> cudaError_t by_width(int64_t length, std::initialize
 		wide = wide && multiple(t, 16);
 	}
 	return wide ? f(std::integral_constant<int, N>()) : f(std::integral_constant<int, 1>());
+}
+
+/* ---- out = f(a, b), each element of dense tensors by itself */
+template <class T, int N, class F>
+__global__ void __launch_bounds__(THREADS)
+pointwise(T *out, const T *a, const T *b, int64_t n, F f)
+{
+	int64_t i = grid_index() * N;
+	float x[N], y[N];
+
+	if (i >= n)
+		return;
+	load(x, a + i);
+	load(y, b + i);
+	for (int j = 0; j < N; j++)
+		x[j] = f(x[j], y[j]);
+	store(out + i, x);
+}
+
+template <class F>
+cudaError_t launch_pointwise(cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor a, struct dtp_tensor b, F f)
+{
+	int64_t n = dtp_numel(&out);
+
+	if (n == 0)
+		return cudaSuccess;
+	return by_type(out.dtype, [&](auto type) {
+		using T = decltype(type);
+		return by_width<T>(n, {flat(out), flat(a), flat(b)}, [&](auto width) {
+			cudaLaunchConfig_t c = grid(stream, div_up(n / width, THREADS), THREADS);
+			return cudaLaunchKernelEx(&c, pointwise<T, width, F>, data<T>(out), data<const T>(a), data<const T>(b), n, f);
+		});
+	});
 }
 #endif

@@ -1,15 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies with conversion, and weights as they come from a file. */
 #include "device.cuh"
-
-/* The same type is copied bit by bit, NaNs included. */
-template <class D, class S> static __device__ __forceinline__ D convert(S x)
-{
-	if constexpr (std::is_same_v<D, S>)
-		return x;
-	else
-		return from_float<D>(to_float(x));
-}
 
 /* Both sides as [a, b, c, n] with strides for the first three. */
 struct copy_shape {
@@ -52,11 +42,6 @@ static void join(struct dtp_tensor *dst, struct dtp_tensor *src)
 	}
 }
 
-template <class F> static cudaError_t by_float(enum dtp_dtype t, F f)
-{
-	return t == DTP_F16 ? f(__half()) : by_type(t, f);
-}
-
 template <class D, class S> static cudaError_t launch(cudaStream_t stream, struct dtp_tensor dst, struct dtp_tensor src)
 {
 	copy_shape s = {{1, 1, 1}, {}, {}, dst.ndim ? dst.shape[dst.ndim - 1] : 1};
@@ -83,62 +68,6 @@ cudaError_t dtp_k_copy(cudaStream_t stream, struct dtp_tensor dst, struct dtp_te
 		return by_float(src.dtype, [&](auto from) {
 			using S = decltype(from);
 			return launch<D, S>(stream, dst, src);
-		});
-	});
-}
-
-template <class T, class S>
-__global__ void __launch_bounds__(THREADS)
-round_vector(float *dst, const S *src, int64_t n)
-{
-	int64_t i = grid_index();
-
-	if (i < n)
-		dst[i] = rounded<T>(to_float(src[i]));
-}
-
-cudaError_t dtp_k_vector(cudaStream_t stream, float *dst, enum dtp_dtype t, struct dtp_tensor src)
-{
-	int64_t n = dtp_numel(&src);
-
-	if (n == 0)
-		return cudaSuccess;
-	return by_type(t, [&](auto type) {
-		using T = decltype(type);
-		return by_float(src.dtype, [&](auto from) {
-			using S = decltype(from);
-			if (!multiple(vector(dst, n), sizeof(float)) || !multiple(flat(src), sizeof(S)))
-				return cudaErrorInvalidValue;
-			cudaLaunchConfig_t c = grid(stream, div_up(n, THREADS), THREADS);
-			return cudaLaunchKernelEx(&c, round_vector<T, S>, dst, data<const S>(src), n);
-		});
-	});
-}
-
-template <class D, class S>
-__global__ void __launch_bounds__(THREADS)
-filters(D *dst, const S *src, int64_t n, int64_t channels, int64_t taps)
-{
-	int64_t i = grid_index(), c = i % channels, tap = i / channels % taps, filter = i / channels / taps;
-
-	if (i < n)
-		dst[i] = convert<D>(src[(filter * channels + c) * taps + tap]);
-}
-
-cudaError_t dtp_k_filters(cudaStream_t stream, struct dtp_tensor dst, struct dtp_tensor src)
-{
-	int64_t n = dtp_numel(&src);
-
-	if (n == 0)
-		return cudaSuccess;
-	return by_type(dst.dtype, [&](auto to) {
-		using D = decltype(to);
-		return by_float(src.dtype, [&](auto from) {
-			using S = decltype(from);
-			if (!multiple(flat(dst), sizeof(D)) || !multiple(flat(src), sizeof(S)))
-				return cudaErrorInvalidValue;
-			cudaLaunchConfig_t c = grid(stream, div_up(n, THREADS), THREADS);
-			return cudaLaunchKernelEx(&c, filters<D, S>, data<D>(dst), data<const S>(src), n, src.shape[1], src.shape[2] * src.shape[3]);
 		});
 	});
 }

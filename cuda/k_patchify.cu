@@ -1,38 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pictures, channels-last: resampling, patches, bytes. */
 #include "device.cuh"
-
-/* A thread has a pack of out [rows, 2w + 2, channels], which begins with row `first` of x [h, w, channels], doubled. */
-template <class T, int N>
-__global__ void __launch_bounds__(THREADS)
-upsample2x(T *out, const T *x, int64_t first, int64_t rows, int64_t h, int64_t w, int64_t channels)
-{
-	int64_t i = grid_index() * N, channel = i % channels, pixel = i / channels;
-	int64_t col = pixel % (2 * w + 2) - 1, row = pixel / (2 * w + 2) + first;
-	pack<T, N> v = {};
-
-	if (row - first >= rows)
-		return;
-	if (row >= 0 && row < 2 * h && col >= 0 && col < 2 * w)
-		v = *reinterpret_cast<const pack<T, N> *>(x + (row / 2 * w + col / 2) * channels + channel);
-	*reinterpret_cast<pack<T, N> *>(out + i) = v;
-}
-
-cudaError_t dtp_k_upsample2x(cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor x, int64_t first)
-{
-	int64_t n = dtp_numel(&out);
-
-	if (n == 0)
-		return cudaSuccess;
-	return by_type(x.dtype, [&](auto type) {
-		using T = decltype(type);
-		return by_width<T>(x.shape[2], {flat(out), flat(x)}, [&](auto width) {
-			cudaLaunchConfig_t c = grid(stream, div_up(n / width, THREADS), THREADS);
-			return cudaLaunchKernelEx(&c, upsample2x<T, width>, data<T>(out), data<const T>(x), first, out.shape[0], x.shape[0],
-						  x.shape[1], x.shape[2]);
-		});
-	});
-}
 
 /* Element i of a picture [2h, 2w, C] and the place of the same value in tokens [h*w, 4C]: packed channel c*4 + dy*2 + dx. */
 struct patch_place {
@@ -107,40 +74,5 @@ cudaError_t dtp_k_patchify(cudaStream_t stream, struct dtp_tensor tokens, struct
 		using T = decltype(type);
 		cudaLaunchConfig_t c = grid(stream, div_up(n, THREADS), THREADS);
 		return cudaLaunchKernelEx(&c, patchify<T>, data<T>(tokens), data<const T>(x), mean, var, eps, n, x.shape[1], x.shape[2]);
-	});
-}
-
-template <class T, int N>
-__global__ void __launch_bounds__(THREADS)
-quantise(uint8_t *rgb, const T *x, int64_t n)
-{
-	int64_t i = grid_index() * N;
-	float v[N];
-	pack<uint8_t, N> bytes;
-
-	if (i >= n)
-		return;
-	load(v, x + i);
-	for (int j = 0; j < N; j++) {
-		/* The reference halves and shifts in T, and scales in F32.  fmaxf makes a NaN 0. */
-		float y = fminf(fmaxf(rounded<T>(rounded<T>(v[j] / 2) + 0.5f), 0.0f), 1.0f);
-		bytes.v[j] = static_cast<uint8_t>(rintf(y * 255.0f));
-	}
-	*reinterpret_cast<pack<uint8_t, N> *>(rgb + i) = bytes;
-}
-
-cudaError_t dtp_k_quantise(cudaStream_t stream, uint8_t *rgb, struct dtp_tensor x)
-{
-	int64_t n = dtp_numel(&x);
-
-	if (n == 0)
-		return cudaSuccess;
-	return by_type(x.dtype, [&](auto type) {
-		using T = decltype(type);
-		/* Bytes are asked to lie at multiples of 16 too: they come from an allocation of their own. */
-		return by_width<T>(n, {flat(x), dtp_tensor_make(rgb, DTP_U8, 1, &n)}, [&](auto width) {
-			cudaLaunchConfig_t c = grid(stream, div_up(n / width, THREADS), THREADS);
-			return cudaLaunchKernelEx(&c, quantise<T, width>, rgb, data<const T>(x), n);
-		});
 	});
 }
