@@ -1,78 +1,114 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Tokens [h*w, 4C] to a picture [2h, 2w, C] and back: a token has the four pixels of a square, packed channel c*4 + dy*2 + dx.
+ *
+ * Tokens are quads in memory: the values of one channel in the four pixels.  A block has as many packs of either side as it has threads.
+ * Tokens move as they lie: a warp's 512 bytes (wide) follow each other.  In shared memory the block's quads lie as four rows, one for each
+ * pixel of the squares, of which a pack is N channels of a pixel.  A warp has packs of one row: of the picture it moves every second pixel,
+ * whole sectors (64 bytes of bf16, 128 of f32 where C is 32), and other warps of the block move those between.  Single values of
+ * shared memory, too, lie side by side for the lanes of a warp: no bank is asked for two words. */
 #include "device.cuh"
 
-/* Element i of a picture [2h, 2w, C] and the place of the same value in tokens [h*w, 4C]: packed channel c*4 + dy*2 + dx. */
-struct patch_place {
-	int64_t token, packed;
+struct patches {
+	int64_t n, width, channels; /* elements, tokens in a row, C */
 };
 
-static __device__ patch_place place_of(int64_t i, int64_t width, int64_t channels)
+/* Where quad i's value for pixel q of the square lies in the picture. */
+static __device__ __forceinline__ int64_t place_of(int64_t i, int q, const patches &p)
 {
-	int64_t c = i % channels, x = i / channels % width, y = i / channels / width;
-	return {y / 2 * (width / 2) + x / 2, c * 4 + y % 2 * 2 + x % 2};
+	int64_t c = i % p.channels, token = i / p.channels;
+	int64_t y = token / p.width * 2 + q / 2, x = token % p.width * 2 + q % 2;
+	return (y * 2 * p.width + x) * p.channels + c;
 }
 
-/* A thread per element: latents are small. */
-template <class T>
+/* This thread's elements of tokens, of which `first` is the first, and its pack of the picture, which is pack threadIdx.x of the rows in
+ * shared memory. */
+template <int N> struct share {
+	static constexpr int PACKS = THREADS / 4; /* of a row */
+	int64_t first, quad;
+	int q;
+
+	__device__ __forceinline__ share()
+	    : first(grid_index() * N), quad(static_cast<int64_t>(blockIdx.x) * PACKS * N + threadIdx.x % PACKS * N), q(threadIdx.x / PACKS)
+	{
+	}
+	/* The value that element first + j of the tokens is in the rows. */
+	template <class T> static __device__ __forceinline__ T &in_rows(pack<T, N> *rows, int j)
+	{
+		int i = threadIdx.x * N + j, at = i % 4 * PACKS * N + i / 4;
+		return rows[at / N].v[at % N];
+	}
+};
+
+template <class T, int N>
 __global__ void __launch_bounds__(THREADS)
-unpatchify(T *out, const T *tokens, const float *mean, const float *var, float eps, int64_t n, int64_t width, int64_t channels)
+unpatchify(T *picture, const T *tokens, const float *mean, const float *var, float eps, patches p)
 {
-	int64_t i = grid_index();
+	using P = pack<T, N>;
+	SHARED_ARRAY(P, rows, THREADS); /* [4][PACKS] */
+	share<N> s;
 
-	if (i >= n)
-		return;
-	patch_place p = place_of(i, width, channels);
-	float v = to_float(tokens[p.token * 4 * channels + p.packed]);
-	out[i] = from_float<T>(v * sqrtf(var[p.packed] + eps) + mean[p.packed]);
+	if (s.first < p.n) {
+		float v[N], m[N], d[N];
+		load(v, tokens + s.first);
+		load(m, mean + s.first % (4 * p.channels));
+		load(d, var + s.first % (4 * p.channels));
+#pragma unroll
+		for (int j = 0; j < N; j++)
+			s.in_rows(rows, j) = from_float<T>(v[j] * sqrtf(d[j] + eps) + m[j]);
+	}
+	__syncthreads(); /* every value is in its row */
+	if (s.quad * 4 < p.n)
+		*reinterpret_cast<P *>(picture + place_of(s.quad, s.q, p)) = rows[threadIdx.x];
 }
 
-template <class T>
+template <class T, int N>
 __global__ void __launch_bounds__(THREADS)
-patchify(T *tokens, const T *x, const float *mean, const float *var, float eps, int64_t n, int64_t width, int64_t channels)
+patchify(T *tokens, const T *picture, const float *mean, const float *var, float eps, patches p)
 {
-	int64_t i = grid_index();
+	using P = pack<T, N>;
+	SHARED_ARRAY(P, rows, THREADS); /* [4][PACKS] */
+	share<N> s;
 
-	if (i >= n)
-		return;
-	patch_place p = place_of(i, width, channels);
-	tokens[p.token * 4 * channels + p.packed] = from_float<T>((to_float(x[i]) - mean[p.packed]) / sqrtf(var[p.packed] + eps));
+	if (s.quad * 4 < p.n)
+		rows[threadIdx.x] = *reinterpret_cast<const P *>(picture + place_of(s.quad, s.q, p));
+	__syncthreads(); /* every pack is in its row */
+	if (s.first < p.n) {
+		float v[N], m[N], d[N];
+		load(m, mean + s.first % (4 * p.channels));
+		load(d, var + s.first % (4 * p.channels));
+#pragma unroll
+		for (int j = 0; j < N; j++)
+			v[j] = (to_float(s.in_rows(rows, j)) - m[j]) / sqrtf(d[j] + eps);
+		store(tokens + s.first, v);
+	}
 }
 
-static bool aligned_patches(struct dtp_tensor picture, struct dtp_tensor tokens, const float *mean, const float *var)
+cudaError_t dtp_k_unpatchify(cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor tokens, const float *mean, const float *var, float eps)
 {
-	size_t size = dtp_dtype_size(picture.dtype);
-	return size && multiple(flat(picture), size) && multiple(flat(tokens), size) && multiple(vector(mean, 1), sizeof *mean) &&
-	       multiple(vector(var, 1), sizeof *var);
-}
+	const patches p = {dtp_numel(&out), out.shape[1] / 2, out.shape[2]};
 
-cudaError_t dtp_k_unpatchify(cudaStream_t stream, struct dtp_tensor out, struct dtp_tensor tokens, const float *mean,
-			     const float *var, float eps)
-{
-	int64_t n = dtp_numel(&out);
-
-	if (n == 0)
+	if (p.n == 0)
 		return cudaSuccess;
-	if (!aligned_patches(out, tokens, mean, var))
-		return cudaErrorInvalidValue;
 	return by_type(out.dtype, [&](auto type) {
 		using T = decltype(type);
-		cudaLaunchConfig_t c = grid(stream, div_up(n, THREADS), THREADS);
-		return cudaLaunchKernelEx(&c, unpatchify<T>, data<T>(out), data<const T>(tokens), mean, var, eps, n, out.shape[1], out.shape[2]);
+		return by_width<T>(p.channels, {flat(out), flat(tokens), vector(mean, 1), vector(var, 1)}, [&](auto n) {
+			cudaLaunchConfig_t c = grid(stream, div_up(p.n / n, THREADS), THREADS);
+			return cudaLaunchKernelEx(&c, unpatchify<T, n>, data<T>(out), data<const T>(tokens), mean, var, eps, p);
+		});
 	});
 }
 
-cudaError_t dtp_k_patchify(cudaStream_t stream, struct dtp_tensor tokens, struct dtp_tensor x, const float *mean, const float *var,
-			   float eps)
+cudaError_t dtp_k_patchify(cudaStream_t stream, struct dtp_tensor tokens, struct dtp_tensor x, const float *mean, const float *var, float eps)
 {
-	int64_t n = dtp_numel(&x);
+	const patches p = {dtp_numel(&x), x.shape[1] / 2, x.shape[2]};
 
-	if (n == 0)
+	if (p.n == 0)
 		return cudaSuccess;
-	if (!aligned_patches(x, tokens, mean, var))
-		return cudaErrorInvalidValue;
 	return by_type(x.dtype, [&](auto type) {
 		using T = decltype(type);
-		cudaLaunchConfig_t c = grid(stream, div_up(n, THREADS), THREADS);
-		return cudaLaunchKernelEx(&c, patchify<T>, data<T>(tokens), data<const T>(x), mean, var, eps, n, x.shape[1], x.shape[2]);
+		return by_width<T>(p.channels, {flat(tokens), flat(x), vector(mean, 1), vector(var, 1)}, [&](auto n) {
+			cudaLaunchConfig_t c = grid(stream, div_up(p.n / n, THREADS), THREADS);
+			return cudaLaunchKernelEx(&c, patchify<T, n>, data<T>(tokens), data<const T>(x), mean, var, eps, p);
+		});
 	});
 }

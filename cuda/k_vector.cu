@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device.cuh"
 
+/* A thread per element: a norm's or a bias's few KB, once in a load. */
 template <class T, class S>
 __global__ void __launch_bounds__(THREADS)
 round_vector(float *dst, const S *src, int64_t n)

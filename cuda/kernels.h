@@ -76,7 +76,9 @@ cudaError_t dtp_k_quantise(cudaStream_t, uint8_t *rgb, struct dtp_tensor x);
 cudaError_t dtp_k_vector(cudaStream_t, float *dst, enum dtp_dtype t, struct dtp_tensor src);
 /* dst [n,k] T (strided): element (i, j) is that of row first_row + i and column first_col + j (fill.h). */
 cudaError_t dtp_k_fill(cudaStream_t, struct dtp_tensor dst, const struct dtp_fill *f, int64_t first_row, int64_t first_col);
-/* Filters as channels-last convolutions read them: dst [N,kh,kw,C] T (dense) from src [N,C,kh,kw]. */
+/* Filters as channels-last convolutions read them: dst [N,kh,kw,C] T (dense) from src [N,C,kh,kw].  kh * kw beyond DTP_K_TAPS is
+ * cudaErrorInvalidValue. */
+enum { DTP_K_TAPS = 1024 };
 cudaError_t dtp_k_filters(cudaStream_t, struct dtp_tensor dst, struct dtp_tensor src);
 
 #ifdef __cplusplus

@@ -656,29 +656,41 @@ static void kernel_upsample2x(void **state)
 		}
 }
 
+/* Each of the four addresses is in turn one that is only for elements; last, none is. */
+static void check_patches(struct dtp_backend *be, const int64_t z[3], int misaligned)
+{
+	enum dtp_dtype t = be->compute;
+	int64_t h = z[0], w = z[1], c = z[2], n = 4 * c;
+	size_t own = dtp_dtype_size(t), shifts[5] = {0};
+	struct dtp_tensor tokens = random2(t, h * w, n, 0), picture = make3(t, 2 * h, 2 * w, c, 0, NULL), ms = random1(t, n), vs = random1(t, n);
+	float *mean_dev, *var_dev, *positive = values_of(vs);
+
+	shifts[misaligned] = misaligned < 2 ? own : sizeof(float);
+	for (int64_t i = 0; i < n; i++)
+		positive[i] = dtp_round_to(t, fabsf(positive[i]) + 0.5f);
+	dtp_from_f32(vs.data, t, positive, (size_t)n);
+	struct dtp_weight *mean = vector_weight(be, &ms, shifts[2], &mean_dev), *var = vector_weight(be, &vs, shifts[3], &var_dev);
+	struct dtp_tensor dev = to_device(picture, shifts[0]), back = to_device(tokens, shifts[1]);
+	OK(dtp_k_unpatchify(NULL, dev, back, mean_dev, var_dev, 1e-4f));
+	MUST(be->ops->unpatchify(be, picture, tokens, mean, var, 1e-4f, err));
+	check_same("unpatchify", picture, dev, 4, 1);
+	dev = to_device(picture, shifts[0]);
+	OK(dtp_k_patchify(NULL, back, dev, mean_dev, var_dev, 1e-4f));
+	MUST(be->ops->patchify(be, tokens, picture, mean, var, 1e-4f, err));
+	check_same("patchify", tokens, back, 4, 1);
+	be->ops->weight_free(be, mean);
+	be->ops->weight_free(be, var);
+	free(tokens.data), free(picture.data), free(ms.data), free(vs.data), free(positive);
+}
+
 static void kernel_patchify(void **state)
 {
-	enum { H = 3, W = 2, C = 5, N = 4 * C };
+	/* Channels: one, no whole pack, whole packs, the model's; less than a block, and blocks that end within a token or its row. */
+	static const int64_t shapes[][3] = {{1, 1, 1}, {3, 2, 5}, {9, 8, 7}, {3, 2, 16}, {5, 7, 32}, {4, 3, 200}, {0, 2, 16}};
 	(void)state;
-	FOR_EACH_TYPE(be, t) {
-		struct dtp_tensor tokens = random2(t, H * W, N, 0), picture = make3(t, 2 * H, 2 * W, C, 0, NULL), ms = random1(t, N), vs = random1(t, N);
-		float *mean_dev, *var_dev, *positive = values_of(vs);
-		for (int i = 0; i < N; i++)
-			positive[i] = dtp_round_to(t, fabsf(positive[i]) + 0.5f);
-		dtp_from_f32(vs.data, t, positive, N);
-		struct dtp_weight *mean = vector_weight(be, &ms, 0, &mean_dev), *var = vector_weight(be, &vs, 0, &var_dev);
-		struct dtp_tensor dev = to_device(picture, 0), back = to_device(tokens, 0);
-		OK(dtp_k_unpatchify(NULL, dev, back, mean_dev, var_dev, 1e-4f));
-		MUST(be->ops->unpatchify(be, picture, tokens, mean, var, 1e-4f, err));
-		check_same("unpatchify", picture, dev, 4, 1);
-		dev = to_device(picture, 0);
-		OK(dtp_k_patchify(NULL, back, dev, mean_dev, var_dev, 1e-4f));
-		MUST(be->ops->patchify(be, tokens, picture, mean, var, 1e-4f, err));
-		check_same("patchify", tokens, back, 4, 1);
-		be->ops->weight_free(be, mean);
-		be->ops->weight_free(be, var);
-		free(tokens.data), free(picture.data), free(ms.data), free(vs.data), free(positive);
-	}
+	FOR_EACH_TYPE(be, t)
+		for (size_t i = 0; i < 5 * sizeof shapes / sizeof shapes[0]; i++)
+			check_patches(be, shapes[i / 5], (int)(i % 5));
 }
 
 static void kernel_quantise(void **state)
@@ -701,27 +713,54 @@ static void kernel_quantise(void **state)
 }
 
 /* ---- weights */
-static void kernel_weights(void **state)
+static const enum dtp_dtype files[] = {DTP_F32, DTP_BF16, DTP_F16};
+
+static void kernel_vector(void **state)
 {
-	static const enum dtp_dtype files[] = {DTP_F32, DTP_BF16, DTP_F16};
-	enum { N = 3, C = 5, TAPS = 9, ALL = N * C * TAPS };
+	enum { ALL = 300 };
 	(void)state;
 	for (int i = 0; i < 6; i++, free_device()) {
 		enum dtp_dtype t = types[i % 2], from = files[i / 2];
-		float *v = random_values(from, ALL), got[ALL];
-		struct dtp_tensor src = make_tensor(from, 4, (int64_t[]){N, C, 3, 3}, 0, v), dev = to_device(src, 0);
-		struct dtp_tensor out = make_tensor(t, 4, (int64_t[]){N, 3, 3, C}, 0, NULL), to = to_device(out, 0);
-		float *vector = (float *)device(sizeof got);
-		OK(dtp_k_vector(NULL, vector, t, dev));
-		OK(cudaMemcpy(got, vector, sizeof got, cudaMemcpyDeviceToHost));
+		float *v = random_values(from, ALL), got[ALL], *to = (float *)device(sizeof got);
+		struct dtp_tensor src = make_tensor(from, 1, (int64_t[]){ALL}, 0, v);
+		OK(dtp_k_vector(NULL, to, t, to_device(src, 0)));
+		OK(cudaMemcpy(got, to, sizeof got, cudaMemcpyDeviceToHost));
 		for (int j = 0; j < ALL; j++)
 			assert_true(got[j] == dtp_round_to(t, v[j]));
-		OK(dtp_k_filters(NULL, to, dev));
-		to_host(out, to);
-		dtp_to_f32(got, out.data, t, ALL);
-		for (int j = 0; j < ALL; j++)
-			assert_true(got[j] == dtp_round_to(t, v[(j / C / TAPS * C + j % C) * TAPS + j / C % TAPS]));
-		free(src.data), free(out.data), free(v);
+		free(src.data), free(v);
+	}
+}
+
+static void check_filters(enum dtp_dtype t, enum dtp_dtype from, const int64_t z[4], size_t to_shift, size_t from_shift)
+{
+	int64_t c = z[1], taps = z[2] * z[3], all = z[0] * c * taps;
+	float *v = random_values(from, all);
+	struct dtp_tensor src = make_tensor(from, 4, z, 0, v), out = make_tensor(t, 4, (int64_t[]){z[0], z[2], z[3], c}, 0, NULL);
+	struct dtp_tensor dev = to_device(out, to_shift);
+
+	OK(dtp_k_filters(NULL, dev, to_device(src, from_shift)));
+	to_host(out, dev);
+	float *got = values_of(out);
+	for (int64_t j = 0; j < all; j++) {
+		float ref = dtp_round_to(t, v[(j / c / taps * c + j % c) * taps + j / c % taps]);
+		if (got[j] != ref)
+			fail_msg("filters [%lld, %lld, %lld]: element %lld is %g, expected %g", (long long)z[0], (long long)c, (long long)taps,
+				 (long long)j, (double)got[j], (double)ref);
+	}
+	free(src.data), free(out.data), free(v), free(got);
+}
+
+static void kernel_filters(void **state)
+{
+	/* Channels that are no whole packs, and such that are; fewer than a block has room for, and more; one tap, and as many as there may be. */
+	static const int64_t shapes[][4] = {{3, 5, 3, 3}, {2, 131, 3, 3}, {2, 48, 3, 3}, {1, 1936, 3, 3}, {3, 24, 1, 1}, {2, 40, 5, 2}, {2, 16, 32, 32},
+					    {2, 3, 32, 32}, {0, 8, 3, 3}, {1, 1, 1, 1}};
+	(void)state;
+	for (size_t i = 0; i < 6 * sizeof shapes / sizeof shapes[0]; i++, free_device()) {
+		enum dtp_dtype t = types[i % 2], from = files[i / 2 % 3];
+		check_filters(t, from, shapes[i / 6], 0, 0);
+		check_filters(t, from, shapes[i / 6], dtp_dtype_size(t), 0);
+		check_filters(t, from, shapes[i / 6], 0, dtp_dtype_size(from));
 	}
 }
 
@@ -900,7 +939,10 @@ static void kernel_refused(void **state)
 	REFUSED(dtp_k_patchify(NULL, bad, picture, v, v, 1));
 	REFUSED(dtp_k_quantise(NULL, (uint8_t *)v, shifted));
 	REFUSED(dtp_k_vector(NULL, off, DTP_BF16, flat));
-	REFUSED(dtp_k_filters(NULL, shifted, picture));
+	picture = dtp_tensor_make(good.data, DTP_BF16, 4, (int64_t[]){1, 2, 4, 4});
+	REFUSED(dtp_k_filters(NULL, dtp_tensor_make(bad.data, DTP_BF16, 4, (int64_t[]){1, 4, 4, 2}), picture));
+	picture.shape[2] = DTP_K_TAPS / 4 + 1;
+	REFUSED(dtp_k_filters(NULL, picture, picture));
 	REFUSED(dtp_k_fill(NULL, bad, &nothing, 0, 0));
 	REFUSED(dtp_k_fill(NULL, i32, &nothing, 0, 0));
 	free(x.data);
@@ -922,9 +964,10 @@ int main(int argc, char **argv)
 		cmocka_unit_test(kernel_specials),
 		cmocka_unit_test(kernel_group_norm),	     cmocka_unit_test(kernel_window),
 		cmocka_unit_test(kernel_upsample2x),	     cmocka_unit_test(kernel_patchify),
-		cmocka_unit_test(kernel_quantise),	     cmocka_unit_test(kernel_weights),
-		cmocka_unit_test(kernel_fill),		     cmocka_unit_test(kernel_filled_weights),
-		cmocka_unit_test(kernel_rows_alone),	     cmocka_unit_test(kernel_refused),
+		cmocka_unit_test(kernel_quantise),	     cmocka_unit_test(kernel_vector),
+		cmocka_unit_test(kernel_filters),	     cmocka_unit_test(kernel_fill),
+		cmocka_unit_test(kernel_filled_weights),     cmocka_unit_test(kernel_rows_alone),
+		cmocka_unit_test(kernel_refused),
 	};
 	int failed = 0;
 	if (argc > 1)

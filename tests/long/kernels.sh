@@ -86,6 +86,15 @@ seeded sums_over_the_maximum k_softmax.cu k_softmax.cu 'block_sum(sum, shared + 
 seeded values_read_early k_group_norm.cu k_group_norm.cu '__syncthreads(); /* all have given theirs */' '' '*group_norm*' "$race|$unwritten"
 seeded values_lost_early k_group_norm.cu k_group_norm.cu '__syncthreads(); /* all were taken */' '' '*group_norm*' "$race"
 seeded sums_of_one_slice k_group_norm.cu k_group_norm.cu 'sums[(slices + slice) * channels' 'sums[slices * channels' '*group_norm*' "$race|group_norm: element"
+seeded quads_read_early k_patchify.cu k_patchify.cu '__syncthreads(); /* every value is in its row */' '' '*patchify*' "$race|$unwritten"
+seeded packs_read_early k_patchify.cu k_patchify.cu '__syncthreads(); /* every pack is in its row */' '' '*patchify*' "$race|$unwritten"
+seeded one_channel_of_a_pack k_patchify.cu k_patchify.cu 'at = i % 4 * PACKS * N + i / 4;' 'at = i % 4 * PACKS * N + i / 4 / N * N;' '*patchify*' \
+	"$race|$unwritten"
+seeded pixels_turned k_patchify.cu k_patchify.cu 'token / p.width * 2 + q / 2' 'token / p.width * 2 + q % 2' '*patchify*' "$race|patchify: element"
+seeded filters_read_early k_filters.cu k_filters.cu '__syncthreads(); /* every tap has its channels */' '' '*filters*' "$race|$unwritten"
+seeded one_filter_of_a_pack k_filters.cu k_filters.cu '.v[channel % N]' '.v[0]' '*filters*' "$race|$unwritten"
+seeded channels_past_the_end k_filters.cu k_filters.cu 'int packs = left < s.pitch ? static_cast<int>(left) : s.pitch;' 'int packs = left > 0 ? s.pitch : 0;' \
+	'*filters*' "$outside|$race"
 
 # The quick suite runs the whole test so.
 leg plain release emulated EMULATE=1
@@ -106,6 +115,8 @@ test=tests/emu/test_kernels
 # And under the sanitizers, so.
 leg sanitized san-address-undefined emulated-san-address-undefined EMULATE=1 SANITIZE=address,undefined
 seeded wide_moves_anywhere device.cuh k_swiglu.cu 'wide = wide && multiple(t, 16);' '' '*swiglu*' 'runtime error: .* misaligned address'
+seeded mean_anywhere k_patchify.cu k_patchify.cu '{flat(out), flat(tokens), vector(mean, 1),' '{flat(out), flat(tokens),' '*patchify*' \
+	'runtime error: .* misaligned address'
 seeded shared_too_small k_group_norm.cu k_group_norm.cu 'SHARED_ARRAY(double, shared, 2 * THREADS)' 'SHARED_ARRAY(double, shared, THREADS)' \
 	'*group_norm*' 'AddressSanitizer: use-after-poison'
 finish
