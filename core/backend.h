@@ -132,10 +132,11 @@ struct dtp_backend_ops {
 	/* out [M,K] T = x / rms(x) * w.  (x strided) */
 	enum dtp_code (*rms_norm)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w,
 				  float eps, struct dtp_err *);
-	/* In place: x [S,H,D] T (strided rows); RMS norm over D with w [D] (NULL: none), rounded to T as the reference does,
-	 * then rotation by cos, sin [S, D/2] F32.  cos.data NULL: no rotation. */
-	enum dtp_code (*qk_norm_rope)(struct dtp_backend *, struct dtp_tensor x, const struct dtp_weight *w, float eps,
-				      enum dtp_rope kind, struct dtp_tensor cos, struct dtp_tensor sin, struct dtp_err *);
+	/* In place: q [S,H,D] and k [S,Hkv,D] T (strided rows); RMS norm over D with wq and wk [D] (both NULL: none), rounded to T as
+	 * the reference does, then rotation by cos, sin [S, D/2] F32.  cos.data NULL: no rotation. */
+	enum dtp_code (*qk_norm_rope)(struct dtp_backend *, struct dtp_tensor q, struct dtp_tensor k, const struct dtp_weight *wq,
+				      const struct dtp_weight *wk, float eps, enum dtp_rope kind, struct dtp_tensor cos, struct dtp_tensor sin,
+				      struct dtp_err *);
 	/* out [Sq,H,D] T, q [Sq,H,D], k, v [Sk,Hkv,D] (all strided rows).  Softmax in f32. */
 	enum dtp_code (*attention)(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k,
 				   struct dtp_tensor v, const struct dtp_attention *, struct dtp_err *);

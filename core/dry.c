@@ -155,10 +155,11 @@ static enum dtp_code rms_norm(struct dtp_backend *be, struct dtp_tensor out, str
 	return DTP_OK;
 }
 
-static enum dtp_code qk_norm_rope(struct dtp_backend *be, struct dtp_tensor x, const struct dtp_weight *w, float eps,
-				  enum dtp_rope kind, struct dtp_tensor cos, struct dtp_tensor sin, struct dtp_err *err)
+static enum dtp_code qk_norm_rope(struct dtp_backend *be, struct dtp_tensor q, struct dtp_tensor k, const struct dtp_weight *wq,
+				  const struct dtp_weight *wk, float eps, enum dtp_rope kind, struct dtp_tensor cos, struct dtp_tensor sin,
+				  struct dtp_err *err)
 {
-	(void)be, (void)x, (void)w, (void)eps, (void)kind, (void)cos, (void)sin, (void)err;
+	(void)be, (void)q, (void)k, (void)wq, (void)wk, (void)eps, (void)kind, (void)cos, (void)sin, (void)err;
 	return DTP_OK;
 }
 

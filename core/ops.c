@@ -264,21 +264,27 @@ struct dtp_tensor dtp_rms_norm(struct dtp_ctx *c, const struct dtp_layer *l, str
 	return y;
 }
 
-void dtp_qk_norm_rope(struct dtp_ctx *c, struct dtp_tensor x, const struct dtp_layer *norm, float eps,
-		      const struct dtp_rope_table *rope)
+void dtp_qk_norm_rope(struct dtp_ctx *c, struct dtp_tensor q, struct dtp_tensor k, const struct dtp_layer *norm_q,
+		      const struct dtp_layer *norm_k, float eps, const struct dtp_rope_table *rope)
 {
+	const struct dtp_tensor x[] = {q, k};
+	const struct dtp_layer *norm[] = {norm_q, norm_k};
 	double start;
-	if (!begin(c, &start) || !expect(c, rope->cos.shape[0] == x.shape[0] && 2 * rope->cos.shape[1] == x.shape[2], "rotary embedding",
-					 x, rope->cos))
+
+	if (!begin(c, &start))
 		return;
-	if (norm)
-		before(c, norm, nothing);
+	for (int i = 0; i < 2; i++)
+		if (!expect(c, rope->cos.shape[0] == x[i].shape[0] && 2 * rope->cos.shape[1] == x[i].shape[2], "rotary embedding", x[i], rope->cos))
+			return;
+	for (int i = 0; i < 2 && norm[i]; i++)
+		before(c, norm[i], nothing);
 	if (!dtp_ok(c))
 		return;
-	c->be->ops->qk_norm_rope(c->be, x, norm ? norm->weight : NULL, eps, rope->kind, rope->cos, rope->sin, &c->err);
+	c->be->ops->qk_norm_rope(c->be, q, k, norm_q ? norm_q->weight : NULL, norm_k ? norm_k->weight : NULL, eps, rope->kind, rope->cos,
+				 rope->sin, &c->err);
 	end(c, DTP_OP_NORM, start, 0, 0);
-	if (norm)
-		after(c, norm, x);
+	for (int i = 0; i < 2 && norm[i]; i++)
+		after(c, norm[i], x[i]);
 }
 
 void dtp_attend(struct dtp_ctx *c, struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k, struct dtp_tensor v,

@@ -96,8 +96,9 @@ struct dtp_rope_table {
 	enum dtp_rope kind;
 	struct dtp_tensor cos, sin; /* [S, D/2] F32 */
 };
-void dtp_qk_norm_rope(struct dtp_ctx *c, struct dtp_tensor x, const struct dtp_layer *norm, float eps,
-		      const struct dtp_rope_table *rope);
+/* Both norms, or none: NULL. */
+void dtp_qk_norm_rope(struct dtp_ctx *c, struct dtp_tensor q, struct dtp_tensor k, const struct dtp_layer *norm_q,
+		      const struct dtp_layer *norm_k, float eps, const struct dtp_rope_table *rope);
 void dtp_attend(struct dtp_ctx *c, struct dtp_tensor out, struct dtp_tensor q, struct dtp_tensor k, struct dtp_tensor v,
 		const struct dtp_attention *a);
 void dtp_swiglu(struct dtp_ctx *c, struct dtp_tensor out, struct dtp_tensor gate, struct dtp_tensor up);

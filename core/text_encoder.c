@@ -61,9 +61,9 @@ static void attention(struct dtp_ctx *c, const struct dtp_text_encoder *t, const
 				  .q_head0 = l->q.out_begin / dim,
 				  .kv_head0 = l->k.out_begin / dim,
 				  .group = cfg->heads / cfg->kv_heads};
+	bool normed = t->family->qk_norm;
 
-	dtp_qk_norm_rope(c, q, t->family->qk_norm ? &l->q_norm : NULL, eps, r);
-	dtp_qk_norm_rope(c, k, t->family->qk_norm ? &l->k_norm : NULL, eps, r);
+	dtp_qk_norm_rope(c, q, k, normed ? &l->q_norm : NULL, normed ? &l->k_norm : NULL, eps, r);
 	dtp_attend(c, dtp_as_heads(o, dim), q, k, v, &a);
 	dtp_residual(c, x, (struct dtp_tensor){0}, dtp_linear_sum(c, &l->o, o));
 	dtp_arena_release(&c->scratch, mark);

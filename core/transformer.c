@@ -175,11 +175,12 @@ static struct dtp_attention joint_attention(const struct dtp_transformer_config 
 	return (struct dtp_attention){.scale = 1.0f / sqrtf((float)cfg->head_dim), .key_end = keys, .group = 1};
 }
 
-/* The RMS norm alone: the reference records it before the rotation, which the operation does in the same pass. */
-static void norm_only(struct dtp_ctx *c, struct dtp_tensor heads, const struct dtp_layer *norm, double eps)
+/* The RMS norms alone: the reference records them before the rotation, which the operation does in the same pass. */
+static void norm_only(struct dtp_ctx *c, struct dtp_tensor q, struct dtp_tensor k, const struct dtp_layer *norm_q,
+		      const struct dtp_layer *norm_k, double eps)
 {
-	const struct dtp_rope_table still = {.cos = {.shape = {heads.shape[0], heads.shape[2] / 2}}};
-	dtp_qk_norm_rope(c, heads, norm, (float)eps, &still);
+	const struct dtp_rope_table still = {.cos = {.shape = {q.shape[0], q.shape[2] / 2}}};
+	dtp_qk_norm_rope(c, q, k, norm_q, norm_k, (float)eps, &still);
 }
 
 /* x += gate * W_out(silu(g) * u), [g | u] = W_in(norm(x)).  detail: rows that are recorded. */
@@ -206,14 +207,20 @@ struct projections {
 	const char *name_q, *name_k, *name_v, *name_norm_q, *name_norm_k;
 };
 
-static void stage_norm(struct dtp_ctx *c, struct dtp_tensor x, int64_t dim, const struct dtp_layer *l,
-		       const struct dtp_layer *norm, double eps, const char *name)
+static struct dtp_tensor copied_heads(struct dtp_ctx *c, struct dtp_tensor x, int64_t dim)
 {
-	uint64_t mark = dtp_arena_mark(&c->scratch);
 	struct dtp_tensor copy = dtp_new2(c, x.shape[0], x.shape[1]);
 	dtp_copy(c, copy, x);
-	norm_only(c, dtp_as_heads(copy, dim), norm, eps);
-	dtp_stage(c, dtp_as_heads(copy, dim), DTP_OUT_OF, l, "step0.double.0.attn.%s", name);
+	return dtp_as_heads(copy, dim);
+}
+
+static void stage_norms(struct dtp_ctx *c, struct dtp_tensor q, struct dtp_tensor k, int64_t dim, const struct projections *p, double eps)
+{
+	uint64_t mark = dtp_arena_mark(&c->scratch);
+	struct dtp_tensor q_copy = copied_heads(c, q, dim), k_copy = copied_heads(c, k, dim);
+	norm_only(c, q_copy, k_copy, p->norm_q, p->norm_k, eps);
+	dtp_stage(c, q_copy, DTP_OUT_OF, p->q, "step0.double.0.attn.%s", p->name_norm_q);
+	dtp_stage(c, k_copy, DTP_OUT_OF, p->k, "step0.double.0.attn.%s", p->name_norm_k);
 	dtp_arena_release(&c->scratch, mark);
 }
 
@@ -230,11 +237,9 @@ static void project(struct dtp_ctx *c, struct dtp_tensor x, const struct project
 		dtp_stage(c, q, DTP_OUT_OF, p->q, "step0.double.0.attn.%s", p->name_q);
 		dtp_stage(c, k, DTP_OUT_OF, p->k, "step0.double.0.attn.%s", p->name_k);
 		dtp_stage(c, v, DTP_OUT_OF, p->v, "step0.double.0.attn.%s", p->name_v);
-		stage_norm(c, q, dim, p->q, p->norm_q, eps, p->name_norm_q);
-		stage_norm(c, k, dim, p->k, p->norm_k, eps, p->name_norm_k);
+		stage_norms(c, q, k, dim, p, eps);
 	}
-	dtp_qk_norm_rope(c, dtp_as_heads(q, dim), p->norm_q, (float)eps, rope);
-	dtp_qk_norm_rope(c, dtp_as_heads(k, dim), p->norm_k, (float)eps, rope);
+	dtp_qk_norm_rope(c, dtp_as_heads(q, dim), dtp_as_heads(k, dim), p->norm_q, p->norm_k, (float)eps, rope);
 }
 
 /* Text or image tokens x, what attention reads of them (normed and modulated), and how much of its result is added. */
@@ -309,8 +314,8 @@ static void stage_single(struct dtp_ctx *c, const struct dtp_single_block *b, st
 	uint64_t mark = dtp_arena_mark(&c->scratch);
 	struct dtp_tensor copy = dtp_new2(c, p.shape[0], p.shape[1]);
 	dtp_copy(c, copy, p);
-	norm_only(c, dtp_as_heads(cols(copy, 0, D), cfg->head_dim), &b->norm_q, cfg->eps);
-	norm_only(c, dtp_as_heads(cols(copy, D, D), cfg->head_dim), &b->norm_k, cfg->eps);
+	norm_only(c, dtp_as_heads(cols(copy, 0, D), cfg->head_dim), dtp_as_heads(cols(copy, D, D), cfg->head_dim), &b->norm_q, &b->norm_k,
+		  cfg->eps);
 	dtp_stage(c, p, DTP_OUT_OF, &b->proj, "step0.single.0.attn.to_qkv_mlp_proj");
 	dtp_stage_heads(c, copy, &b->proj, 0, cfg->width, cfg->head_dim, "step0.single.0.attn.norm_q");
 	dtp_stage_heads(c, copy, &b->proj, cfg->width, cfg->width, cfg->head_dim, "step0.single.0.attn.norm_k");
@@ -335,8 +340,7 @@ static void single_block(struct dtp_ctx *c, const struct dtp_transformer *t, con
 	for (int64_t i = 0; i < cond->passes; i++) {
 		struct dtp_tensor own = rows(p, i * S, S), o = dtp_as_heads(cols(rows(joined, i * S, S), 0, D), dim);
 		struct dtp_tensor q = dtp_as_heads(cols(own, 0, D), dim), k = dtp_as_heads(cols(own, D, D), dim);
-		dtp_qk_norm_rope(c, q, &b->norm_q, (float)cfg->eps, &cond->rope_all);
-		dtp_qk_norm_rope(c, k, &b->norm_k, (float)cfg->eps, &cond->rope_all);
+		dtp_qk_norm_rope(c, q, k, &b->norm_q, &b->norm_k, (float)cfg->eps, &cond->rope_all);
 		dtp_attend(c, o, q, k, dtp_as_heads(cols(own, 2 * D, D), dim), &a);
 	}
 	dtp_swiglu(c, cols(joined, D, M), cols(p, 3 * D, M), cols(p, 3 * D + M, M));

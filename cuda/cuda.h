@@ -121,8 +121,9 @@ enum dtp_code dtp_cuda_modulated_norm(struct dtp_backend *, struct dtp_tensor ou
 				      struct dtp_tensor scale, float eps, struct dtp_err *);
 enum dtp_code dtp_cuda_rms_norm(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor x, const struct dtp_weight *w, float eps,
 				struct dtp_err *);
-enum dtp_code dtp_cuda_qk_norm_rope(struct dtp_backend *, struct dtp_tensor x, const struct dtp_weight *w, float eps, enum dtp_rope kind,
-				    struct dtp_tensor cos, struct dtp_tensor sin, struct dtp_err *);
+enum dtp_code dtp_cuda_qk_norm_rope(struct dtp_backend *, struct dtp_tensor q, struct dtp_tensor k, const struct dtp_weight *wq,
+				    const struct dtp_weight *wk, float eps, enum dtp_rope kind, struct dtp_tensor cos, struct dtp_tensor sin,
+				    struct dtp_err *);
 enum dtp_code dtp_cuda_swiglu(struct dtp_backend *, struct dtp_tensor out, struct dtp_tensor gate, struct dtp_tensor up, struct dtp_err *);
 enum dtp_code dtp_cuda_gated_residual(struct dtp_backend *, struct dtp_tensor x, struct dtp_tensor gate, struct dtp_tensor y,
 				      struct dtp_err *);

@@ -44,19 +44,27 @@ __device__ __forceinline__ void store_pairs(T *head, int64_t j, int64_t d, bool 
 	store(head + 2 * j, v);
 }
 
-/* Heads of the same token lie side by side in the grid.  A lane reads again what it has read for the sum: that is in the cache, and
- * nobody else writes it. */
+/* Heads that are treated alike, and the weight of their norm. */
+template <class T> struct some_heads {
+	T *x;
+	int64_t token_stride, head_stride, n; /* n: of a token */
+	const float *w;
+};
+
+/* A token's heads lie side by side in the grid, first q's, then k's.  Where halves are apart, a lane has 16 bytes of each half: of heads of 128
+ * in bf16, 8 lanes have the 128 bytes that a half is; where pairs are neighbours, 16 lanes have the head's 256 bytes.  A lane reads again
+ * what it has read for the sum: that is in the cache, and nobody else writes it. */
 template <class T, int P>
 __global__ void __launch_bounds__(THREADS)
-qk_norm_rope(T *x, int64_t token_stride, int64_t head_stride, const float *w, float eps, bool apart, const float *cos,
-	     const float *sin, int64_t tokens, int64_t heads, int64_t d, int lanes)
+qk_norm_rope(some_heads<T> q, some_heads<T> k, float eps, bool apart, const float *cos, const float *sin, int64_t tokens, int64_t d, int lanes)
 {
-	int64_t i = grid_index() / lanes, lane = threadIdx.x % lanes, token = i / heads;
-	bool inside = token < tokens;
-	T *head = x + (inside ? token * token_stride + i % heads * head_stride : 0);
+	int64_t i = grid_index() / lanes, lane = threadIdx.x % lanes, token = i / (q.n + k.n), h = i % (q.n + k.n);
+	bool inside = token < tokens, of_q = h < q.n, normed = q.w;
+	T *head = of_q ? q.x + token * q.token_stride + h * q.head_stride : k.x + token * k.token_stride + (h - q.n) * k.head_stride;
+	const float *w = of_q ? q.w : k.w;
 	float rms = 0;
 
-	if (w) {
+	if (normed) {
 		for (int64_t j = lane * P; inside && j < d / 2; j += lanes * P) {
 			float a[P], b[P];
 			load_pairs(a, b, head, j, d, apart);
@@ -70,7 +78,7 @@ qk_norm_rope(T *x, int64_t token_stride, int64_t head_stride, const float *w, fl
 	for (int64_t j = lane * P; inside && j < d / 2; j += lanes * P) {
 		float a[P], b[P], c[P], s[P];
 		load_pairs(a, b, head, j, d, apart);
-		if (w) {
+		if (normed) {
 			load_pairs(c, s, w, j, d, apart);
 			for (int e = 0; e < P; e++) {
 				a[e] = rounded<T>(rounded<T>(a[e] * rms) * c[e]);
@@ -90,24 +98,34 @@ qk_norm_rope(T *x, int64_t token_stride, int64_t head_stride, const float *w, fl
 	}
 }
 
-cudaError_t dtp_k_qk_norm_rope(cudaStream_t stream, struct dtp_tensor x, const float *w, float eps, enum dtp_rope kind,
-			       struct dtp_tensor cos, struct dtp_tensor sin)
+template <class T> static some_heads<T> heads_of(const struct dtp_tensor &x, const float *w)
 {
-	int64_t heads = x.shape[0] * x.shape[1], d = x.shape[2];
+	return {data<T>(x), x.stride[0], x.stride[1], x.shape[1], w};
+}
+
+cudaError_t dtp_k_qk_norm_rope(cudaStream_t stream, struct dtp_tensor q, struct dtp_tensor k, const float *wq, const float *wk, float eps,
+			       enum dtp_rope kind, struct dtp_tensor cos, struct dtp_tensor sin)
+{
+	int64_t tokens = q.shape[0], heads = tokens * (q.shape[1] + k.shape[1]), d = q.shape[2];
+	bool apart = kind == DTP_ROPE_HALF;
 
 	if (d % 2)
 		return cudaErrorInvalidValue;
 	if (heads == 0 || d == 0)
 		return cudaSuccess;
-	return by_type(x.dtype, [&](auto type) {
+	return by_type(q.dtype, [&](auto type) {
 		using T = decltype(type);
-		/* Two halves of a head move by themselves: half a head must consist of packs. */
-		return by_width<T>(d / 2, {x, vector(w, d), flat(cos), flat(sin)}, [&](auto n) {
-			constexpr int P = n > 1 ? 4 : 1;
-			int lanes = lanes_for<P>(d);
+		auto launch = [&](auto pairs) {
+			int lanes = lanes_for<pairs>(d);
 			cudaLaunchConfig_t c = grid(stream, div_up(heads * lanes, THREADS), THREADS);
-			return cudaLaunchKernelEx(&c, qk_norm_rope<T, P>, data<T>(x), x.stride[0], x.stride[1], w, eps, kind == DTP_ROPE_HALF,
-						  data<const float>(cos), data<const float>(sin), x.shape[0], x.shape[1], d, lanes);
+			return cudaLaunchKernelEx(&c, qk_norm_rope<T, pairs>, heads_of<T>(q, wq), heads_of<T>(k, wk), eps, apart,
+						  data<const float>(cos), data<const float>(sin), tokens, d, lanes);
+		};
+		/* Half a head must consist of packs: halves move by themselves. */
+		return by_width<T>(d / 2, {q, k, vector(wq, d), vector(wk, d), flat(cos), flat(sin)}, [&](auto n) {
+			if (n == 8 && apart)
+				return launch(n);
+			return launch(std::integral_constant<int, n == 1 ? 1 : 4>());
 		});
 	});
 }

@@ -27,10 +27,10 @@ cudaError_t dtp_k_modulated_norm(cudaStream_t, struct dtp_tensor out, struct dtp
 				 struct dtp_tensor scale, float eps);
 /* out [M,K] T = round(x [M,K] T / rms(x)) * w [K].  (out, x strided) */
 cudaError_t dtp_k_rms_norm(cudaStream_t, struct dtp_tensor out, struct dtp_tensor x, const float *w, float eps);
-/* In place, x [S,H,D] T (strided rows and heads): round(round(x / rms(x)) * w [D]), w NULL: no norm; then rotation by cos, sin
- * [S,D/2] F32 dense, cos.data NULL: none.  D is even; cudaErrorInvalidValue else. */
-cudaError_t dtp_k_qk_norm_rope(cudaStream_t, struct dtp_tensor x, const float *w, float eps, enum dtp_rope kind, struct dtp_tensor cos,
-			       struct dtp_tensor sin);
+/* In place, x = q [S,H,D] with w = wq [D], and k [S,Hkv,D] with wk, T (strided rows and heads): round(round(x / rms(x)) * w), both w NULL:
+ * no norm; then rotation by cos, sin [S,D/2] F32 dense, cos.data NULL: none.  D is even; cudaErrorInvalidValue else. */
+cudaError_t dtp_k_qk_norm_rope(cudaStream_t, struct dtp_tensor q, struct dtp_tensor k, const float *wq, const float *wk, float eps,
+			       enum dtp_rope kind, struct dtp_tensor cos, struct dtp_tensor sin);
 /* out [M,K] T = silu(gate [M,K] T) * up [M,K] T.  (all strided) */
 cudaError_t dtp_k_swiglu(cudaStream_t, struct dtp_tensor out, struct dtp_tensor gate, struct dtp_tensor up);
 /* x [M,K] T += gate [K] T * y [M,K] (T or F32).  gate.data NULL: 1.  (x, y strided) */

@@ -89,10 +89,11 @@ enum dtp_code dtp_cuda_rms_norm(struct dtp_backend *be, struct dtp_tensor out, s
 	return DTP_CUDA(dtp_k_rms_norm(dtp_cuda_of(be)->stream, out, x, dtp_cuda_vector(w), eps), err);
 }
 
-enum dtp_code dtp_cuda_qk_norm_rope(struct dtp_backend *be, struct dtp_tensor x, const struct dtp_weight *w, float eps, enum dtp_rope kind,
-				    struct dtp_tensor cos, struct dtp_tensor sin, struct dtp_err *err)
+enum dtp_code dtp_cuda_qk_norm_rope(struct dtp_backend *be, struct dtp_tensor q, struct dtp_tensor k, const struct dtp_weight *wq,
+				    const struct dtp_weight *wk, float eps, enum dtp_rope kind, struct dtp_tensor cos, struct dtp_tensor sin,
+				    struct dtp_err *err)
 {
-	return DTP_CUDA(dtp_k_qk_norm_rope(dtp_cuda_of(be)->stream, x, dtp_cuda_vector(w), eps, kind, cos, sin), err);
+	return DTP_CUDA(dtp_k_qk_norm_rope(dtp_cuda_of(be)->stream, q, k, dtp_cuda_vector(wq), dtp_cuda_vector(wk), eps, kind, cos, sin), err);
 }
 
 enum dtp_code dtp_cuda_swiglu(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor gate, struct dtp_tensor up,

@@ -95,10 +95,10 @@ static inline enum dtp_code ask_rms_norm(BE, T out, T x, W w, float eps, ERR)
 	(void)be, (void)err, (void)w, (void)eps;
 	return ask((struct asked){.what = RMS_NORM, .x = {out, x}});
 }
-static inline enum dtp_code ask_qk_norm_rope(BE, T x, W w, float eps, enum dtp_rope kind, T cos, T sin, ERR)
+static inline enum dtp_code ask_qk_norm_rope(BE, T q, T k, W wq, W wk, float eps, enum dtp_rope kind, T cos, T sin, ERR)
 {
-	(void)be, (void)err, (void)w, (void)eps;
-	return ask((struct asked){.what = QK_NORM_ROPE, .x = {x, cos, sin}, .n = {kind}});
+	(void)be, (void)err, (void)wq, (void)wk, (void)eps;
+	return ask((struct asked){.what = QK_NORM_ROPE, .x = {q, k, cos, sin}, .n = {kind}});
 }
 static inline enum dtp_code ask_add_bias(BE, T x, W bias, ERR)
 {

@@ -167,7 +167,7 @@ static enum dtp_code once(const struct replay *r, int turn, struct dtp_err *err)
 	case CONV2D: return o->conv2d(be, x[0], x[1], r->w, r->b, n[0], n[1], n[2], err);
 	case MODULATED_NORM: return o->modulated_norm(be, x[0], x[1], x[2], x[3], 1e-6f, err);
 	case RMS_NORM: return o->rms_norm(be, x[0], x[1], r->w, 1e-6f, err);
-	case QK_NORM_ROPE: return o->qk_norm_rope(be, x[0], r->w, 1e-6f, (enum dtp_rope)n[0], x[1], x[2], err);
+	case QK_NORM_ROPE: return o->qk_norm_rope(be, x[0], x[1], r->w, r->w, 1e-6f, (enum dtp_rope)n[0], x[2], x[3], err);
 	case SWIGLU: return o->swiglu(be, x[0], x[1], x[2], err);
 	case GATED_RESIDUAL: return o->gated_residual(be, x[0], x[1], x[2], err);
 	case ADD_BIAS: return o->add_bias(be, x[0], r->w, err);
@@ -200,10 +200,10 @@ static double moved(const struct asked *a)
 	case LINEAR: return bytes + (double)(a->x[0].shape[1] * a->x[1].shape[1]) * (double)dtp_dtype_size(be->compute);
 	case CONV2D:
 		return bytes + (double)(a->x[0].shape[2] * a->x[1].shape[2] * a->n[3] * a->n[3]) * (double)dtp_dtype_size(be->compute);
-	case QK_NORM_ROPE:
+	case QK_NORM_ROPE: return bytes + size_of(&a->x[0]) + size_of(&a->x[1]); /* read, and written */
 	case GATED_RESIDUAL:
 	case ADD_BIAS:
-	case EULER_STEP: return bytes + size_of(&a->x[0]); /* read, and written */
+	case EULER_STEP: return bytes + size_of(&a->x[0]);
 	case GROUP_NORM: return bytes + size_of(&a->x[1]); /* for its statistics, and again */
 	default: return bytes;
 	}
@@ -343,6 +343,8 @@ static void describe(const struct asked *a, char *buf, size_t size)
 	else if (a->what == ATTENTION)
 		snprintf(more, sizeof more, " with %lld keys of %lld heads%s", (long long)(a->attention.key_end - a->attention.key_begin),
 			 (long long)a->x[2].shape[1], a->attention.causal ? ", causal" : "");
+	else if (a->what == QK_NORM_ROPE)
+		snprintf(more, sizeof more, " and %lld heads of keys", (long long)a->x[1].shape[1]);
 	else if (a->what == CONV2D)
 		snprintf(more, sizeof more, " to %lld, %dx%d%s", (long long)a->x[0].shape[2], a->n[3], a->n[3], a->n[0] > 1 ? ", by 2" : "");
 	else if (a->what == COPY)

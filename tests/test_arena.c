@@ -109,7 +109,7 @@ static void dry_touches_nothing(void **state)
 	MUST(be->ops->embedding(be, x, NULL, w, 0, err));
 	MUST(be->ops->modulated_norm(be, x, x, x, x, 0, err));
 	MUST(be->ops->rms_norm(be, x, x, w, 0, err));
-	MUST(be->ops->qk_norm_rope(be, y, w, 0, DTP_ROPE_HALF, x, x, err));
+	MUST(be->ops->qk_norm_rope(be, y, y, w, w, 0, DTP_ROPE_HALF, x, x, err));
 	MUST(be->ops->attention(be, y, y, y, y, &att, err));
 	MUST(be->ops->swiglu(be, x, x, x, err));
 	MUST(be->ops->gated_residual(be, x, x, x, err));

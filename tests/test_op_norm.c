@@ -85,35 +85,56 @@ static void rope_reference(float *x, const float *cos, const float *sin, int64_t
 	}
 }
 
+/* s tokens of h heads of d: x as the operation finds it, ref what it is to leave there. */
+static struct dtp_tensor heads_case(enum dtp_dtype t, const int64_t z[4], const float *w, const float *cos, const float *sin, enum dtp_rope kind,
+				    float **ref)
+{
+	int64_t s = z[0], h = z[1], d = z[2];
+	float *v = random_values(t, s * h * d);
+	struct dtp_tensor x = make3(t, s, h, d, z[3], v);
+
+	*ref = malloc((size_t)(s * h * d + 1) * sizeof **ref);
+	memcpy(*ref, v, (size_t)(s * h * d) * sizeof **ref);
+	for (int64_t r = 0; r < s * h; r++) {
+		float *head = *ref + r * d;
+		if (w)
+			rms_reference(head, v + r * d, w, d, 1e-6f, t);
+		for (int64_t j = 0; j < d; j++)
+			head[j] = dtp_round_to(t, head[j]);
+		if (cos)
+			rope_reference(head, cos + r / h * (d / 2), sin + r / h * (d / 2), d, kind);
+	}
+	free(v);
+	return x;
+}
+
+/* Heads of q and of k: as many, fewer, none. */
 static void norm_qk_rope_all_kinds(void **state)
 {
-	static const int64_t sizes[][4] = {{1, 1, 2, 0}, {9, 3, 16, 0}, {65, 2, 128, 7}, {5, 4, 10, 16}, {0, 2, 16, 0}, {4, 0, 16, 0}};
+	static const int64_t sizes[][5] = {{1, 1, 2, 0, 1}, {9, 3, 16, 0, 3}, {65, 2, 128, 7, 1}, {5, 4, 10, 16, 2}, {0, 2, 16, 0, 2}, {4, 0, 16, 0, 0},
+					   {4, 3, 16, 0, 0}};
 	(void)state;
 	FOR_EACH_BACKEND(be, c)
 		for (size_t i = 0; i < 8 * sizeof sizes / sizeof sizes[0]; i++) {
-			const int64_t *z = sizes[i / 8];
-			int64_t s = z[0], h = z[1], d = z[2];
+			const int64_t *z = sizes[i / 8], zk[] = {z[0], z[4], z[2], 3};
+			int64_t s = z[0], d = z[2];
 			bool normed = i & 1, turned = i & 2;
 			enum dtp_rope kind = i & 4 ? DTP_ROPE_HALF : DTP_ROPE_INTERLEAVED;
-			float *xv = random_values(c->t, s * h * d), *wv = random_values(c->t, d), *ref = malloc((size_t)(s * h * d + 1) * 4);
-			float *cv = random_values(DTP_F32, s * d / 2), *sv = random_values(DTP_F32, s * d / 2);
-			struct dtp_tensor cos = make2(DTP_F32, s, d / 2, 0, cv), sin = make2(DTP_F32, s, d / 2, 0, sv);
-			struct dtp_tensor x = make3(c->t, s, h, d, z[3], xv), none = {0};
-			struct dtp_weight *w = make_weight(be, DTP_WEIGHT_VECTOR, 1, &d, wv, DTP_F32);
-			memcpy(ref, xv, (size_t)(s * h * d) * sizeof *ref);
-			for (int64_t r = 0; r < s * h; r++) {
-				if (normed)
-					rms_reference(ref + r * d, xv + r * d, wv, d, 1e-6f, c->t);
-				for (int64_t j = 0; j < d; j++)
-					ref[r * d + j] = dtp_round_to(c->t, ref[r * d + j]);
-				if (turned)
-					rope_reference(ref + r * d, cv + r / h * (d / 2), sv + r / h * (d / 2), d, kind);
-			}
-			MUST(be->ops->qk_norm_rope(be, x, normed ? w : NULL, 1e-6f, kind, turned ? cos : none, turned ? sin : none,
-						   err));
-			check_rounded(c->name, x, ref, d, 3);
-			be->ops->weight_free(be, w);
-			free(x.data), free(cos.data), free(sin.data), free(xv), free(wv), free(ref), free(cv), free(sv);
+			float *wv[] = {random_values(c->t, d), random_values(c->t, d)}, *cv = random_values(DTP_F32, s * d / 2), *ref[2];
+			float *sv = random_values(DTP_F32, s * d / 2);
+			struct dtp_tensor cos = make2(DTP_F32, s, d / 2, 0, cv), sin = make2(DTP_F32, s, d / 2, 0, sv), none = {0};
+			struct dtp_tensor q = heads_case(c->t, z, normed ? wv[0] : NULL, turned ? cv : NULL, sv, kind, &ref[0]);
+			struct dtp_tensor k = heads_case(c->t, zk, normed ? wv[1] : NULL, turned ? cv : NULL, sv, kind, &ref[1]);
+			struct dtp_weight *wq = make_weight(be, DTP_WEIGHT_VECTOR, 1, &d, wv[0], DTP_F32);
+			struct dtp_weight *wk = make_weight(be, DTP_WEIGHT_VECTOR, 1, &d, wv[1], DTP_F32);
+			MUST(be->ops->qk_norm_rope(be, q, k, normed ? wq : NULL, normed ? wk : NULL, 1e-6f, kind, turned ? cos : none,
+						   turned ? sin : none, err));
+			check_rounded(c->name, q, ref[0], d, 3);
+			check_rounded(c->name, k, ref[1], d, 3);
+			be->ops->weight_free(be, wq);
+			be->ops->weight_free(be, wk);
+			free(q.data), free(k.data), free(cos.data), free(sin.data), free(cv), free(sv);
+			free(wv[0]), free(wv[1]), free(ref[0]), free(ref[1]);
 		}
 }
 

@@ -136,8 +136,9 @@ enum dtp_code dtp_cpu_modulated_norm(struct dtp_backend *be, struct dtp_tensor o
 				     struct dtp_tensor shift, struct dtp_tensor scale, float eps, struct dtp_err *err);
 enum dtp_code dtp_cpu_rms_norm(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x,
 			       const struct dtp_weight *w, float eps, struct dtp_err *err);
-enum dtp_code dtp_cpu_qk_norm_rope(struct dtp_backend *be, struct dtp_tensor x, const struct dtp_weight *w, float eps,
-				   enum dtp_rope kind, struct dtp_tensor cos, struct dtp_tensor sin, struct dtp_err *err);
+enum dtp_code dtp_cpu_qk_norm_rope(struct dtp_backend *be, struct dtp_tensor q, struct dtp_tensor k, const struct dtp_weight *wq,
+				   const struct dtp_weight *wk, float eps, enum dtp_rope kind, struct dtp_tensor cos, struct dtp_tensor sin,
+				   struct dtp_err *err);
 enum dtp_code dtp_cpu_group_norm(struct dtp_backend *be, struct dtp_tensor out, struct dtp_tensor x,
 				 const struct dtp_weight *w, const struct dtp_weight *b, int groups, float eps, bool silu,
 				 struct dtp_err *err);

@@ -54,22 +54,25 @@ enum dtp_code dtp_cpu_rms_norm(struct dtp_backend *be, struct dtp_tensor out, st
 	return DTP_OK;
 }
 
-enum dtp_code dtp_cpu_qk_norm_rope(struct dtp_backend *be, struct dtp_tensor x, const struct dtp_weight *w, float eps,
-				   enum dtp_rope kind, struct dtp_tensor cos, struct dtp_tensor sin, struct dtp_err *err)
+enum dtp_code dtp_cpu_qk_norm_rope(struct dtp_backend *be, struct dtp_tensor q, struct dtp_tensor k, const struct dtp_weight *wq,
+				   const struct dtp_weight *wk, float eps, enum dtp_rope kind, struct dtp_tensor cos, struct dtp_tensor sin,
+				   struct dtp_err *err)
 {
 	struct dtp_cpu *cpu = dtp_cpu_of(be);
-	int64_t d = x.shape[2];
+	int64_t d = q.shape[2];
+	bool interleaved = kind == DTP_ROPE_INTERLEAVED;
 	enum dtp_code rc = dtp_cpu_scratch(cpu, 0, (uint64_t)d * sizeof(float), err);
 
 	if (rc || d == 0)
 		return rc;
 #pragma omp parallel for num_threads(cpu->threads)
-	for (int64_t i = 0; i < x.shape[0]; i++) {
+	for (int64_t i = 0; i < q.shape[0]; i++) {
 		float *row = dtp_cpu_local(cpu, omp_get_thread_num());
 		const float *c = cos.data ? dtp_row(&cos, i) : NULL, *sn = cos.data ? dtp_row(&sin, i) : NULL;
-		for (int64_t h = 0; h < x.shape[1]; h++)
-			dtp_vec_norm_rotate(dtp_at(&x, i, h), x.dtype, dtp_cpu_vector(w), eps, kind == DTP_ROPE_INTERLEAVED, c,
-					    sn, row, d);
+		for (int64_t h = 0; h < q.shape[1]; h++)
+			dtp_vec_norm_rotate(dtp_at(&q, i, h), q.dtype, dtp_cpu_vector(wq), eps, interleaved, c, sn, row, d);
+		for (int64_t h = 0; h < k.shape[1]; h++)
+			dtp_vec_norm_rotate(dtp_at(&k, i, h), k.dtype, dtp_cpu_vector(wk), eps, interleaved, c, sn, row, d);
 	}
 	return DTP_OK;
 }

@@ -180,28 +180,38 @@ static void kernel_rms_norm(void **state)
 		}
 }
 
+/* Which of the addresses is only for elements: none, q's, k's, k's weight's. */
+static void check_qk(struct dtp_backend *be, const int64_t z[5], bool normed, bool turned, enum dtp_rope kind, int misaligned)
+{
+	int64_t s = z[0], d = z[2];
+	enum dtp_dtype t = be->compute;
+	size_t own = dtp_dtype_size(t);
+	struct dtp_tensor q = random3(t, s, z[1], d, z[3]), k = random3(t, s, z[4], d, 0), ws = random1(t, d), ws2 = random1(t, d), none = {0};
+	struct dtp_tensor cos = turned ? random2(DTP_F32, s, d / 2, 0) : none, sin = turned ? random2(DTP_F32, s, d / 2, 0) : none;
+	struct dtp_tensor q_dev = to_device(q, misaligned == 1 ? own : 0), k_dev = to_device(k, misaligned == 2 ? own : 0);
+	float *wq_dev, *wk_dev;
+	struct dtp_weight *wq = vector_weight(be, &ws, 0, &wq_dev), *wk = vector_weight(be, &ws2, misaligned == 3 ? sizeof(float) : 0, &wk_dev);
+
+	OK(dtp_k_qk_norm_rope(NULL, q_dev, k_dev, normed ? wq_dev : NULL, normed ? wk_dev : NULL, 1e-6f, kind, turned ? to_device(cos, 0) : none,
+			      turned ? to_device(sin, 0) : none));
+	MUST(be->ops->qk_norm_rope(be, q, k, normed ? wq : NULL, normed ? wk : NULL, 1e-6f, kind, cos, sin, err));
+	check_same("qk_norm_rope, q", q, q_dev, d, 3);
+	check_same("qk_norm_rope, k", k, k_dev, d, 3);
+	be->ops->weight_free(be, wq);
+	be->ops->weight_free(be, wk);
+	free(q.data), free(k.data), free(ws.data), free(ws2.data), free(cos.data), free(sin.data);
+}
+
 static void kernel_qk_norm_rope(void **state)
 {
-	static const int64_t shapes[][4] = {{1, 1, 2, 0}, {9, 3, 16, 0}, {33, 2, 128, 8}, {5, 4, 10, 7}, {2, 3, 512, 0}, {3, 1, 600, 16}, {0, 2, 16, 0}, {4, 0, 16, 0}};
+	/* Tokens, heads of q, D, gap, heads of k: half a head is less than a pack, no whole pack, packs of 4 and of 8, more than a warp has. */
+	static const int64_t shapes[][5] = {{1, 1, 2, 0, 1},	{9, 3, 16, 0, 3},   {33, 2, 128, 8, 2}, {7, 8, 128, 0, 2}, {5, 4, 10, 7, 2},
+					    {3, 2, 24, 8, 1},	{2, 3, 512, 0, 1},  {3, 1, 600, 16, 1}, {3, 3, 16, 0, 0},  {3, 0, 16, 0, 2},
+					    {0, 2, 16, 0, 2},	{4, 0, 16, 0, 0}};
 	(void)state;
 	FOR_EACH_TYPE(be, t)
-		for (size_t i = 0; i < 16 * sizeof shapes / sizeof shapes[0]; i++) {
-			const int64_t *z = shapes[i / 16];
-			int64_t s = z[0], h = z[1], d = z[2];
-			size_t shift = shift_of(i, t);
-			bool normed = i & 2, turned = i & 4;
-			enum dtp_rope kind = i & 8 ? DTP_ROPE_HALF : DTP_ROPE_INTERLEAVED;
-			struct dtp_tensor x = random3(t, s, h, d, z[3]), values = random1(t, d), none = {0}, dev = to_device(x, shift);
-			struct dtp_tensor cos = random2(DTP_F32, s, d / 2, 0), sin = random2(DTP_F32, s, d / 2, 0);
-			float *w_dev;
-			struct dtp_weight *w = vector_weight(be, &values, 0, &w_dev);
-			OK(dtp_k_qk_norm_rope(NULL, dev, normed ? w_dev : NULL, 1e-6f, kind, turned ? to_device(cos, 0) : none,
-					      turned ? to_device(sin, 0) : none));
-			MUST(be->ops->qk_norm_rope(be, x, normed ? w : NULL, 1e-6f, kind, turned ? cos : none, turned ? sin : none, err));
-			check_same("qk_norm_rope", x, dev, d, 3);
-			be->ops->weight_free(be, w);
-			free(x.data), free(values.data), free(cos.data), free(sin.data);
-		}
+		for (size_t i = 0; i < 32 * sizeof shapes / sizeof shapes[0]; i++)
+			check_qk(be, shapes[i / 32], i & 1, i & 2, i & 4 ? DTP_ROPE_HALF : DTP_ROPE_INTERLEAVED, (int)(i / 8 % 4));
 }
 
 static void kernel_swiglu(void **state)
@@ -895,7 +905,7 @@ static void kernel_refused(void **state)
 	(void)state;
 	struct dtp_tensor x = random2(DTP_BF16, 2, n, 0), good = to_device(x, 0), bad = to_device(x, 1), i32 = good, wide;
 	float *v = (float *)device(64), *off = (float *)(device(65) + 1);
-	struct dtp_tensor none = {0}, heads = dtp_split_last(good, 2, 8), flat;
+	struct dtp_tensor none = {0}, heads = dtp_split_last(good, 2, 8), fives, flat;
 	struct dtp_attention a = {.scale = 1, .key_end = 2, .group = 1};
 	struct dtp_fill nothing = {0};
 	i32.dtype = DTP_I32;
@@ -906,8 +916,11 @@ static void kernel_refused(void **state)
 	REFUSED(dtp_k_modulated_norm(NULL, i32, i32, flat, flat, 1));
 	REFUSED(dtp_k_rms_norm(NULL, good, bad, v, 1));
 	REFUSED(dtp_k_rms_norm(NULL, good, good, off, 1));
-	REFUSED(dtp_k_qk_norm_rope(NULL, dtp_split_last(bad, 2, 8), v, 1, DTP_ROPE_HALF, none, none));
-	REFUSED(dtp_k_qk_norm_rope(NULL, dtp_split_last(dtp_narrow(good, 1, 0, 15), 3, 5), v, 1, DTP_ROPE_HALF, none, none));
+	REFUSED(dtp_k_qk_norm_rope(NULL, dtp_split_last(bad, 2, 8), heads, v, v, 1, DTP_ROPE_HALF, none, none));
+	REFUSED(dtp_k_qk_norm_rope(NULL, heads, dtp_split_last(bad, 2, 8), v, v, 1, DTP_ROPE_HALF, none, none));
+	REFUSED(dtp_k_qk_norm_rope(NULL, heads, heads, v, off, 1, DTP_ROPE_HALF, none, none));
+	fives = dtp_split_last(dtp_narrow(good, 1, 0, 15), 3, 5);
+	REFUSED(dtp_k_qk_norm_rope(NULL, fives, fives, v, v, 1, DTP_ROPE_HALF, none, none));
 	REFUSED(dtp_k_swiglu(NULL, good, bad, good));
 	REFUSED(dtp_k_swiglu(NULL, i32, i32, i32));
 	REFUSED(dtp_k_gated_residual(NULL, good, none, bad));

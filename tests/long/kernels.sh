@@ -95,6 +95,12 @@ seeded filters_read_early k_filters.cu k_filters.cu '__syncthreads(); /* every t
 seeded one_filter_of_a_pack k_filters.cu k_filters.cu '.v[channel % N]' '.v[0]' '*filters*' "$race|$unwritten"
 seeded channels_past_the_end k_filters.cu k_filters.cu 'int packs = left < s.pitch ? static_cast<int>(left) : s.pitch;' 'int packs = left > 0 ? s.pitch : 0;' \
 	'*filters*' "$outside|$race"
+seeded halves_anywhere k_qk_norm_rope.cu k_qk_norm_rope.cu 'by_width<T>(d / 2,' 'by_width<T>(d,' '*qk_norm_rope*' 'no multiple of its size'
+seeded half_a_half k_qk_norm_rope.cu k_qk_norm_rope.cu 'store(head + (apart ? j + d / 2' 'store(head + (apart ? j + d / 2 - P / 8' '*qk_norm_rope*' \
+	'no multiple of its size|qk_norm_rope, [qk]: element'
+seeded keys_after_queries k_qk_norm_rope.cu k_qk_norm_rope.cu '(h - q.n) * k.head_stride' 'h * k.head_stride' '*qk_norm_rope*' \
+	"$outside|$race|qk_norm_rope, k: element"
+seeded weight_of_the_queries k_qk_norm_rope.cu k_qk_norm_rope.cu 'of_q ? q.w : k.w' 'q.w' '*qk_norm_rope*' 'qk_norm_rope, k: element'
 
 # The quick suite runs the whole test so.
 leg plain release emulated EMULATE=1
