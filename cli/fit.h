@@ -7,13 +7,14 @@
 #include "sizes.h"
 #include "pipeline.h"
 
+#define DTP_NCCL_BYTES (UINT64_C(256) << 20) /* of a GPU, for the buffers of a communicator */
 /* What one of `ranks` that sum with each other takes besides what the pipeline predicts: the program, its libraries, compiled kernels; on a
  * GPU the driver's context with the libraries' kernels, and NCCL's buffers.  Allowances: nothing says them beforehand. */
 static inline uint64_t dtp_rank_base_bytes(enum dtp_device device, int ranks)
 {
 	if (device == DTP_DEVICE_CPU)
 		return UINT64_C(64) << 20;
-	return (UINT64_C(640) << 20) + (ranks > 1 ? UINT64_C(256) << 20 : 0);
+	return (UINT64_C(640) << 20) + (ranks > 1 ? DTP_NCCL_BYTES : 0);
 }
 
 #define DTP_MAX_DEGREE_TRIED 64 /* where a search for a degree that fits ends */

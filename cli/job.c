@@ -3,6 +3,7 @@
 
 #include "agree.h"
 #include "batch.h"
+#include "copies.h"
 #include "device.h"
 #include "exclude.h"
 #include "fit.h"
@@ -140,6 +141,7 @@ static enum dtp_code agree_on_memory(struct dtp_rank *r, struct dtp_err *err)
 	/* The first process knew the GPUs' memory, but not what of it others have taken. */
 	if (f.over && !args->prompts && r->options.device == DTP_DEVICE_CUDA)
 		return dtp_fit_check(r->pipeline, &r->options, &share, f.over, err);
+	r->spare = f.room.have > f.room.need ? f.room.have - f.room.need : 0;
 	r->request.passes_in_turn = share.passes_in_turn;
 	if (r->rank == 0 && r->request.passes_in_turn && wish.passes)
 		r->mon->note(r->mon->arg, "the two passes of a step take turns, as both together do not fit");
@@ -172,9 +174,10 @@ static enum dtp_code join_devices(struct dtp_rank *r, struct dtp_err *err)
 	struct dtp_comm *tp = r->mesh.dim[DTP_MESH_TP];
 	double patience = r->args->timeout > 0 ? r->args->timeout : DTP_TIMEOUT_DEFAULT;
 
-	if (r->options.device == DTP_DEVICE_CPU || tp->size == 1)
-		return DTP_OK;
-	return dtp_comm_cuda(tp, r->backend, r->seated.shared, patience, &r->mesh.sums, err);
+	if (r->options.device == DTP_DEVICE_CUDA && tp->size > 1 &&
+	    dtp_comm_cuda(tp, r->backend, r->seated.shared, true, patience, &r->mesh.sums, err))
+		return err->code;
+	return dtp_copies_join(r, patience, err);
 }
 
 static enum dtp_code set_up(struct dtp_rank *r, struct dtp_err *err)
@@ -259,9 +262,11 @@ static enum dtp_code run_rank(const struct dtp_args *args, dtp_rank_fn work, str
 		free(r.sources);
 		if (r.pipeline)
 			dtp_pipeline_close(r.pipeline);
+		dtp_comm_destroy(r.mesh.copies);
 		dtp_comm_destroy(r.mesh.sums);
 		if (r.backend)
 			r.backend->ops->destroy(r.backend);
+		dtp_comm_destroy(r.neighbours);
 		dtp_mesh_free(&r.mesh);
 		if (r.hosts)
 			dtp_hosts_free(r.hosts);

@@ -81,11 +81,12 @@ enum dtp_code dtp_comm_shared(struct dtp_comm *inner, struct dtp_comm **out, str
 
 /* For tensors in the memory of these ranks' CUDA backends, on their streams: a call may return before it is done, as the backend's
  * operations do.  Through NCCL, or, where `shared` says that ranks share a GPU, through host memory.  control: the same ranks'
- * communicator of host memory; it stays the caller's and, as the backend, must outlive *out.  Collective; DTP_FAILED when the others have not
- * come within timeout_s. */
+ * communicator of host memory; it stays the caller's and, as the backend, must outlive *out.  in_step: these ranks repeat recorded work
+ * (dtp_backend_ops.replay) together.  Of one backend there may be several.  Collective; DTP_FAILED when the others have not come within
+ * timeout_s. */
 struct dtp_backend;
-enum dtp_code dtp_comm_cuda(struct dtp_comm *control, struct dtp_backend *backend, bool shared, double timeout_s, struct dtp_comm **out,
-			    struct dtp_err *err);
+enum dtp_code dtp_comm_cuda(struct dtp_comm *control, struct dtp_backend *backend, bool shared, bool in_step, double timeout_s,
+			    struct dtp_comm **out, struct dtp_err *err);
 
 /* Wrappers that check arguments and skip the call when size is 1. */
 enum dtp_code dtp_all_reduce(struct dtp_comm *, void *buf, int64_t count, enum dtp_dtype, struct dtp_err *);
@@ -102,7 +103,9 @@ enum dtp_mesh_dim { DTP_MESH_DP, DTP_MESH_RING, DTP_MESH_ULYSSES, DTP_MESH_TP, D
 struct dtp_mesh {
 	struct dtp_comm *world; /* not owned */
 	struct dtp_comm *dim[DTP_MESH_DIMS];
-	struct dtp_comm *sums; /* dtp_comm_cuda of dim[DTP_MESH_TP], freed by its maker; NULL: tensors are in host memory */
+	/* dtp_comm_cuda, freed by their maker; NULL: tensors are in host memory, or there is but one rank. */
+	struct dtp_comm *sums;   /* of dim[DTP_MESH_TP] */
+	struct dtp_comm *copies; /* of ranks of dim[DTP_MESH_DP] that share a host: weights are read by one of them.  NULL: each reads its own */
 };
 /* The product of sizes must be world->size, else DTP_REFUSED with all the numbers. */
 enum dtp_code dtp_mesh_make(struct dtp_comm *world, const int sizes[DTP_MESH_DIMS], struct dtp_mesh *mesh,

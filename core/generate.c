@@ -86,10 +86,10 @@ static enum dtp_code enter(struct dtp_run *r, int phase, struct dtp_err *err)
 
 /* ---- loading */
 
-/* Over which the component's ranks send each other what none of them splits; NULL: each reads it. */
-static struct dtp_comm *sums_of(const struct dtp_run *r, const struct dtp_component *c)
+/* Who reads what of a component for this rank. */
+static struct dtp_sharing sharing(const struct dtp_run *r, const struct dtp_component *c)
 {
-	return c->degree > 1 ? r->ctx.sums : NULL;
+	return (struct dtp_sharing){c->degree > 1 ? r->ctx.sums : NULL, r->copies};
 }
 
 /* which: a component, or DTP_REFERENCES for the VAE's encoder. */
@@ -97,6 +97,7 @@ static enum dtp_code load(struct dtp_run *r, int which, struct dtp_err *err)
 {
 	static const char *const names[] = {"load text_encoder", "load transformer", "load vae", "load vae encoder"};
 	struct dtp_component *c = &r->p->component[which == DTP_REFERENCES ? DTP_VAE : which];
+	const struct dtp_sharing with = sharing(r, c);
 	int rank = dtp_component_rank(c, r->tp->rank);
 
 	if (c->loaded || c->absent || (r->p->streamed && c != &r->p->component[DTP_VAE]))
@@ -104,8 +105,8 @@ static enum dtp_code load(struct dtp_run *r, int which, struct dtp_err *err)
 	struct timer t = phase_begin(r);
 	stage(r, DTP_PHASE_LOAD, names[which]);
 	if (r->p->synthetic ? dtp_synthetic_load(c->tree, rank, c->degree, r->ctx.be, r->ctx.mon, err)
-			    : dtp_weights_load_shared(c->tree, &c->st, c->prefix, rank, c->degree, r->ctx.be, sums_of(r, c), r->ctx.mon,
-						      &c->stats, err))
+			    : dtp_weights_load_shared(c->tree, &c->st, c->prefix, rank, c->degree, r->ctx.be, &with, r->ctx.mon, &c->stats,
+						      err))
 		return err->code;
 	c->loaded = true;
 	struct dtp_phase_report *rep = phase_end(r, &t, names[which]);
@@ -146,9 +147,11 @@ static void unload(struct dtp_pipeline *p, struct dtp_backend *be, int which)
 static void readahead(const struct dtp_run *r, int which)
 {
 	const struct dtp_component *c = &r->p->component[which];
+	const struct dtp_sharing with = sharing(r, c);
 	int rank = dtp_component_rank(c, r->tp->rank);
+
 	if (!c->loaded && !c->absent && !r->p->streamed && !r->p->synthetic && (c->degree > 1 || r->tp->rank == 0))
-		dtp_weights_readahead(c->tree, &c->st, c->prefix, rank, c->degree, sums_of(r, c));
+		dtp_weights_readahead(c->tree, &c->st, c->prefix, rank, c->degree, &with);
 }
 
 /* ---- phases */
@@ -403,8 +406,9 @@ static enum dtp_code outcome(const struct dtp_run *r, enum dtp_code rc, struct d
 	return err->code;
 }
 
-enum dtp_code dtp_session_encode(struct dtp_session *s, const struct dtp_request *req, struct dtp_run **out,
-				 struct dtp_err *err)
+/* copies: what the prompt, and later the images, load is loaded by all ranks of it at this time; else NULL. */
+static enum dtp_code begin_request(struct dtp_session *s, const struct dtp_request *req, struct dtp_comm *copies, struct dtp_run **out,
+				   struct dtp_err *err)
 {
 	struct dtp_comm *tp = s->mesh->dim[DTP_MESH_TP];
 	struct dtp_phase_cost cost[DTP_NPHASES];
@@ -416,6 +420,7 @@ enum dtp_code dtp_session_encode(struct dtp_session *s, const struct dtp_request
 	dtp_run_bind(s->pipeline, s->output, tp->rank); /* a prediction may have bound the layers for another rank */
 	enum dtp_code rc = dtp_run_init(r, s->pipeline, req, s->backend, tp, s->mon, err);
 	r->ctx.sums = s->mesh->sums;
+	r->copies = copies;
 	if (!rc)
 		rc = dtp_run_measure(s->pipeline, req, tp, &need, cost, err);
 	if (!rc) {
@@ -435,6 +440,12 @@ enum dtp_code dtp_session_encode(struct dtp_session *s, const struct dtp_request
 		*out = NULL;
 	}
 	return rc;
+}
+
+enum dtp_code dtp_session_encode(struct dtp_session *s, const struct dtp_request *req, struct dtp_run **out,
+				 struct dtp_err *err)
+{
+	return begin_request(s, req, NULL, out, err);
 }
 
 void dtp_session_drop(struct dtp_run *r)
@@ -482,12 +493,13 @@ static enum dtp_code draw_share(struct dtp_session *s, const struct dtp_request 
 	const struct dtp_comm *dp = s->mesh->dim[DTP_MESH_DP];
 	struct dtp_run *r;
 	char label[48] = "";
-	enum dtp_code rc = dtp_session_encode(s, req, &r, err);
+	enum dtp_code rc = begin_request(s, req, s->mesh->copies, &r, err);
 
 	for (int i = dp->rank; i < req->num_images && !rc && !s->pipeline->encode_only; i += dp->size) {
 		if (req->num_images > 1)
 			snprintf(label, sizeof label, "image %d/%d", i + 1, req->num_images);
 		rc = dtp_session_draw(s, r, i, label, done, arg, err);
+		r->copies = NULL; /* replicas have each loaded what they need for one image, and draw different numbers of them */
 	}
 	dtp_session_drop(r);
 	return rc;

@@ -213,7 +213,8 @@ enum dtp_code dtp_session_encode(struct dtp_session *s, const struct dtp_request
 enum dtp_code dtp_session_draw(struct dtp_session *s, struct dtp_run *run, int image, const char *label, dtp_image_fn done,
 			       void *arg, struct dtp_err *err);
 void dtp_session_drop(struct dtp_run *run); /* NULL is allowed */
-/* What dtp_pipeline_run does, without freeing what stays. */
+/* What dtp_pipeline_run does, without freeing what stays.  Ranks of mesh->copies each draw an image of every request: what is loaded for
+ * the first of them they read together. */
 enum dtp_code dtp_session_run(struct dtp_session *s, const struct dtp_request *r, dtp_image_fn done, void *arg, struct dtp_err *err);
 /* All runs are dropped.  Frees every component; the session can go on, and loads them again. */
 void dtp_session_end(struct dtp_session *s);

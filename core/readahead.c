@@ -133,7 +133,8 @@ static struct ahead *ahead_new(const struct dtp_st *st)
 }
 
 /* Reading ahead is a favour: whatever fails here, the load itself will say. */
-uint64_t dtp_weights_readahead(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree, bool shared)
+uint64_t dtp_weights_readahead(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
+			       const struct dtp_sharing *with)
 {
 	uint64_t bytes;
 	struct dtp_item *items;
@@ -141,11 +142,11 @@ uint64_t dtp_weights_readahead(const struct dtp_tree *tree, const struct dtp_st 
 	pthread_t thread;
 	int n;
 
-	if (dtp_weights_collect(tree, st, prefix, rank, degree, shared && degree > 1, &items, &n, NULL))
+	if (dtp_weights_collect(tree, st, prefix, rank, degree, with, &items, &n, NULL))
 		return 0;
 	struct ahead *a = ahead_new(st);
 	for (int i = 0; a && i < n; i++)
-		if (dtp_item_is_read(&items[i], rank) && !add_slice(a, st, &items[i].slice))
+		if (items[i].read && !add_slice(a, st, &items[i].slice))
 			break;
 	free(items);
 	if (!a)

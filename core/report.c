@@ -265,8 +265,9 @@ static enum dtp_code make_part(struct make *mk, struct dtp_err *err)
 	if (make_lines(mk, err) || find_large(mk, err))
 		return err->code;
 	for (int rank = 0; rank < part->degree; rank++) {
-		uint64_t read = dtp_weights_file_bytes(mk->c->tree, &mk->c->st, mk->c->prefix, rank, mk->c->degree,
-						       mk->shared);
+		struct dtp_comm ranks = {.rank = rank, .size = part->degree}; /* nothing is sent */
+		const struct dtp_sharing with = {.sums = mk->shared && part->degree > 1 ? &ranks : NULL};
+		uint64_t read = dtp_weights_file_bytes(mk->c->tree, &mk->c->st, mk->c->prefix, rank, part->degree, &with);
 		part->read = read > part->read ? read : part->read;
 	}
 	return DTP_OK;

@@ -16,6 +16,7 @@ struct dtp_run {
 	const struct dtp_request *req;
 	struct dtp_ctx ctx;
 	struct dtp_comm *tp;
+	struct dtp_comm *copies;          /* of ranks that load what this one loads, and when it does; NULL: none is known to */
 	struct dtp_dump dump;
 	int passes;                       /* 2 with classifier-free guidance: the prompt's, then the negative prompt's */
 	struct dtp_prompt prompt[2];

@@ -37,7 +37,6 @@ struct load {
 	const struct dtp_st *st;
 	struct dtp_backend *be;
 	const struct dtp_monitor *mon;
-	int rank;
 	struct dtp_item *items;
 	int nitems;
 	struct panel *panels;
@@ -105,7 +104,7 @@ static enum dtp_code collect_one(void *arg, const struct dtp_param *p, const str
 
 	if (rc)
 		return rc;
-	*it = (struct dtp_item){.kind = dtp_weights_kind(p), .ndim = p->ndim, .reader = DTP_ITEM_EACH};
+	*it = (struct dtp_item){.kind = dtp_weights_kind(p), .ndim = p->ndim, .reader = DTP_ITEM_EACH, .copy = DTP_ITEM_EACH};
 	if (l)
 		it->home = p->which ? &l->bias : &l->weight;
 	dtp_split_shape(p, s, it->shape);
@@ -126,29 +125,47 @@ static uint64_t elements(const struct dtp_item *it)
 	return n;
 }
 
-/* Items in the order of the tree: each that is whole on all ranks goes to the rank that has been given least.  Counted in elements: all ranks
- * must come to the same, and the dtypes of their files may differ. */
-static enum dtp_code give_to_readers(struct dtp_item *items, int n, int degree, struct dtp_err *err)
+/* The one that has been given least is given n more. */
+static int give(uint64_t *given, int readers, uint64_t n)
 {
-	uint64_t *given = calloc((size_t)degree, sizeof *given);
+	int least = 0;
 
-	if (!given)
-		return dtp_fail(err, DTP_FAILED, "out of memory for a list of %d ranks", degree);
-	for (struct dtp_item *it = items; it < items + n; it++) {
-		if (!it->home || it->split.dim >= 0 || !elements(it))
+	for (int r = 1; r < readers; r++)
+		if (given[r] < given[least])
+			least = r;
+	given[least] += n;
+	return least;
+}
+
+static bool is_mine(int reader, const struct dtp_comm *c)
+{
+	return reader == DTP_ITEM_EACH || reader == c->rank;
+}
+
+/* Items in the order of the tree.  Counted in elements: all ranks must come to the same, and the dtypes of their files may differ. */
+static enum dtp_code choose_readers(struct dtp_item *items, int n, const struct dtp_sharing *with, struct dtp_err *err)
+{
+	const struct dtp_comm *sums = with->sums, *copies = with->copies;
+	uint64_t *of_sums = calloc(sums ? (size_t)sums->size : 1, sizeof *of_sums);
+	uint64_t *of_copies = calloc(copies ? (size_t)copies->size : 1, sizeof *of_copies);
+	bool ok = of_sums && of_copies;
+
+	for (struct dtp_item *it = items; ok && it < items + n; it++) {
+		if (!it->home || !elements(it))
 			continue;
-		it->reader = 0;
-		for (int r = 1; r < degree; r++)
-			if (given[r] < given[it->reader])
-				it->reader = r;
-		given[it->reader] += elements(it);
+		if (sums && it->split.dim < 0)
+			it->reader = give(of_sums, sums->size, elements(it));
+		if (copies && is_mine(it->reader, sums)) /* else the reader's copies see to it */
+			it->copy = give(of_copies, copies->size, elements(it));
+		it->read = is_mine(it->reader, sums) && is_mine(it->copy, copies);
 	}
-	free(given);
-	return DTP_OK;
+	free(of_sums);
+	free(of_copies);
+	return ok ? DTP_OK : dtp_fail(err, DTP_FAILED, "out of memory for a list of the ranks that read");
 }
 
 enum dtp_code dtp_weights_collect(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
-				  bool shared, struct dtp_item **items, int *n, struct dtp_err *err)
+				  const struct dtp_sharing *with, struct dtp_item **items, int *n, struct dtp_err *err)
 {
 	struct collect c = {st, prefix, calloc((size_t)tree->n * 2 + 1, sizeof *c.items), 0};
 	enum dtp_code rc;
@@ -156,8 +173,8 @@ enum dtp_code dtp_weights_collect(const struct dtp_tree *tree, const struct dtp_
 	if (!c.items)
 		return dtp_fail(err, DTP_FAILED, "out of memory for the list of %d modules", tree->n);
 	rc = for_each_param(tree, rank, degree, collect_one, &c, err);
-	if (!rc && shared)
-		rc = give_to_readers(c.items, c.n, degree, err);
+	if (!rc)
+		rc = choose_readers(c.items, c.n, with, err);
 	if (rc) {
 		free(c.items);
 		return rc;
@@ -208,7 +225,7 @@ static enum dtp_code size_buffers(struct load *ld, struct dtp_err *err)
 	ld->slot_bytes = panel_bytes(ld);
 	for (int i = 0; i < ld->nitems; i++) {
 		const struct dtp_item *it = &ld->items[i];
-		if (!dtp_item_is_read(it, ld->rank))
+		if (!it->read)
 			continue;
 		int64_t rows = row_align(it) < it->slice.rows ? row_align(it) : it->slice.rows;
 		uint64_t need = (uint64_t)rows * it->slice.row_bytes;
@@ -230,7 +247,7 @@ static int cut(const struct load *ld, struct panel *panels)
 
 	for (int i = 0; i < ld->nitems; i++) {
 		const struct dtp_item *it = &ld->items[i];
-		if (!dtp_item_is_read(it, ld->rank))
+		if (!it->read)
 			continue;
 		int64_t align = row_align(it), step = (int64_t)(ld->slot_bytes / it->slice.row_bytes) / align * align;
 		if (step < 1) /* fewer rows than one alignment */
@@ -435,20 +452,35 @@ static int by_param(const void *a, const void *b)
 	return ((const struct dtp_item *)a)->param - ((const struct dtp_item *)b)->param;
 }
 
-/* Sends what this rank has read for all, and takes what others have: in the order of the tree, since files may differ.  Ranks whose files
- * are slow are waited for first, where there is no deadline. */
-static enum dtp_code exchange(struct load *ld, struct dtp_comm *sums, struct dtp_load_stats *stats, struct dtp_err *err)
+/* Ranks whose files are slow are waited for first, where there is no deadline. */
+static enum dtp_code exchange_over(struct load *ld, struct dtp_comm *c, bool copies, struct dtp_load_stats *stats, struct dtp_err *err)
 {
-	enum dtp_code rc = dtp_barrier(sums, err);
+	enum dtp_code rc = dtp_barrier(c, err);
 
-	qsort(ld->items, (size_t)ld->nitems, sizeof *ld->items, by_param);
 	for (const struct dtp_item *it = ld->items; it < ld->items + ld->nitems && !rc; it++) {
-		if (it->reader == DTP_ITEM_EACH)
+		int root = copies ? it->copy : it->reader;
+		if (root == DTP_ITEM_EACH)
 			continue;
 		struct dtp_weight *w = *it->home;
-		rc = dtp_broadcast(sums, ld->be->ops->weight_memory(w), (int64_t)w->nbytes, it->reader, err);
-		stats->received += it->reader == ld->rank ? 0 : w->nbytes;
+		rc = dtp_broadcast(c, ld->be->ops->weight_memory(w), (int64_t)w->nbytes, root, err);
+		stats->received += root == c->rank ? 0 : w->nbytes;
 	}
+	return rc;
+}
+
+/* Sends what this rank has read for others, and takes what they have: in the order of the tree, since files may differ.  What the ranks of a
+ * model read for each other has come to all copies of its reader before. */
+static enum dtp_code exchange(struct load *ld, const struct dtp_sharing *with, struct dtp_load_stats *stats, struct dtp_err *err)
+{
+	enum dtp_code rc = DTP_OK;
+
+	if (!with->copies && !with->sums)
+		return DTP_OK;
+	qsort(ld->items, (size_t)ld->nitems, sizeof *ld->items, by_param);
+	if (with->copies)
+		rc = exchange_over(ld, with->copies, true, stats, err);
+	if (with->sums && !rc)
+		rc = exchange_over(ld, with->sums, false, stats, err);
 	return rc ? rc : ld->be->ops->sync(ld->be, err);
 }
 
@@ -456,23 +488,23 @@ enum dtp_code dtp_weights_load(struct dtp_tree *tree, const struct dtp_st *st, c
 			       struct dtp_backend *be, const struct dtp_monitor *mon, struct dtp_load_stats *stats,
 			       struct dtp_err *err)
 {
-	return dtp_weights_load_shared(tree, st, prefix, rank, degree, be, NULL, mon, stats, err);
+	return dtp_weights_load_shared(tree, st, prefix, rank, degree, be, &(struct dtp_sharing){NULL, NULL}, mon, stats, err);
 }
 
 enum dtp_code dtp_weights_load_shared(struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
-				      struct dtp_backend *be, struct dtp_comm *sums, const struct dtp_monitor *mon,
+				      struct dtp_backend *be, const struct dtp_sharing *with, const struct dtp_monitor *mon,
 				      struct dtp_load_stats *stats, struct dtp_err *err)
 {
-	struct load ld = {.st = st, .be = be, .mon = mon, .rank = rank, .lock = PTHREAD_MUTEX_INITIALIZER, .read = PTHREAD_COND_INITIALIZER};
+	struct load ld = {.st = st, .be = be, .mon = mon, .lock = PTHREAD_MUTEX_INITIALIZER, .read = PTHREAD_COND_INITIALIZER};
 	double start = dtp_seconds();
 	enum dtp_code rc;
 
 	*stats = (struct dtp_load_stats){0};
-	rc = dtp_weights_collect(tree, st, prefix, rank, degree, sums && degree > 1, &ld.items, &ld.nitems, err);
+	rc = dtp_weights_collect(tree, st, prefix, rank, degree, with, &ld.items, &ld.nitems, err);
 	if (rc)
 		return rc;
 	for (int i = 0; i < ld.nitems; i++)
-		if (dtp_item_is_read(&ld.items[i], rank))
+		if (ld.items[i].read)
 			ld.total += dtp_slice_bytes(&ld.items[i].slice);
 	ld.adding = calloc((size_t)ld.nitems + 1, sizeof *ld.adding);
 	rc = ld.adding ? allocate(&ld, err) : dtp_fail(err, DTP_FAILED, "out of memory for a list of %d tensors", ld.nitems);
@@ -480,8 +512,8 @@ enum dtp_code dtp_weights_load_shared(struct dtp_tree *tree, const struct dtp_st
 		rc = size_buffers(&ld, err);
 	if (!rc)
 		rc = stream(&ld, stats, err);
-	if (!rc && sums && degree > 1)
-		rc = exchange(&ld, sums, stats, err);
+	if (!rc)
+		rc = exchange(&ld, with, stats, err);
 	if (rc)
 		dtp_weights_free(tree, be);
 	stats->wanted = ld.total;
@@ -564,16 +596,17 @@ uint64_t dtp_weights_staging(const struct dtp_tree *tree, int rank, int degree)
 	return DTP_STAGING_BYTES + (most ? (PANELS + 1) * most + MAX_PACKERS * (REMOTE_PANEL_BYTES / 2 * sizeof(float)) : 0);
 }
 
-uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree, bool shared)
+uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
+				const struct dtp_sharing *with)
 {
 	struct dtp_item *items;
 	uint64_t bytes = 0;
 	int n;
 
-	if (dtp_weights_collect(tree, st, prefix, rank, degree, shared && degree > 1, &items, &n, NULL))
+	if (dtp_weights_collect(tree, st, prefix, rank, degree, with, &items, &n, NULL))
 		return 0;
 	for (int i = 0; i < n; i++)
-		if (dtp_item_is_read(&items[i], rank))
+		if (items[i].read)
 			bytes += dtp_slice_bytes(&items[i].slice);
 	free(items);
 	return bytes;

@@ -22,7 +22,7 @@ enum dtp_code dtp_weights_check(const struct dtp_tree *tree, const struct dtp_st
 const struct dtp_st_entry *dtp_weights_entry(const struct dtp_st *st, const char *prefix, const struct dtp_param *p);
 
 struct dtp_load_stats {
-	uint64_t wanted;    /* bytes of what this rank reads: its slices, and what no plan splits, all of it or its share */
+	uint64_t wanted;    /* bytes of what this rank reads: its slices, but those that another reads for it */
 	uint64_t received;  /* bytes in the backend of what other ranks have read for it */
 	uint64_t gaps;      /* bytes read through because they lay between two slices (dtp_gap_bytes) */
 	uint64_t requests;  /* read calls */
@@ -36,10 +36,16 @@ struct dtp_load_stats {
 enum dtp_code dtp_weights_load(struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
 			       struct dtp_backend *be, const struct dtp_monitor *mon, struct dtp_load_stats *stats,
 			       struct dtp_err *err);
-/* The same; sums: NULL, or the communicator of these ranks' tensors.  Then what no plan splits is read by one rank each, and sent to the
- * others' memory when all have been read.  Collective: a rank that fails before it sends leaves the others waiting until it is lost. */
+/* Whose tensors' communicators carry what one rank has read to those that have the same; NULL: to none, each reads it.  Every such tensor is
+ * one rank's to read, and all of them read about as much. */
+struct dtp_sharing {
+	struct dtp_comm *sums;   /* of the ranks that the weights are split over: what no plan splits */
+	struct dtp_comm *copies; /* of ranks whose slices are the same: all of them */
+};
+/* The same; what others read is sent to this rank's memory when all have been read.  Collective: a rank that fails before it sends leaves
+ * the others waiting until it is lost. */
 enum dtp_code dtp_weights_load_shared(struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
-				      struct dtp_backend *be, struct dtp_comm *sums, const struct dtp_monitor *mon,
+				      struct dtp_backend *be, const struct dtp_sharing *with, const struct dtp_monitor *mon,
 				      struct dtp_load_stats *stats, struct dtp_err *err);
 void dtp_weights_free(struct dtp_tree *tree, struct dtp_backend *be);
 /* Memory of this rank's weights in the backend, and their bytes in the file. */
@@ -47,8 +53,9 @@ uint64_t dtp_weights_param_memory(const struct dtp_param *p, const struct dtp_sp
 uint64_t dtp_weights_memory(const struct dtp_tree *tree, int rank, int degree, struct dtp_backend *be);
 /* What loading, or computing them, takes of the host beside the weights, at most: the staging buffers and what is added by a LoRA. */
 uint64_t dtp_weights_staging(const struct dtp_tree *tree, int rank, int degree);
-/* shared: as dtp_weights_load_shared reads them. */
-uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree, bool shared);
+/* What dtp_weights_load_shared reads here; of the communicators their ranks and sizes count. */
+uint64_t dtp_weights_file_bytes(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
+				const struct dtp_sharing *with);
 
 /* The bytes of one parameter's slice as they lie in the file (row-major, stored dtype): for shard hashes and `shard`.
  * dst holds dtp_split_length * ... elements. */
@@ -56,7 +63,8 @@ enum dtp_code dtp_weights_slice(const struct dtp_tree *tree, const struct dtp_st
 				const struct dtp_param *p, int rank, int degree, void *dst, struct dtp_err *err);
 
 /* Brings this rank's slices into the page cache, by a thread in the background: called while another
- * component computes.  shared: those that dtp_weights_load_shared reads here.  Returns the bytes that it asks for, small gaps included; the
+ * component computes: those that dtp_weights_load_shared reads here.  Returns the bytes that it asks for, small gaps included; the
  * kernel may read some megabytes around them. */
-uint64_t dtp_weights_readahead(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree, bool shared);
+uint64_t dtp_weights_readahead(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
+			       const struct dtp_sharing *with);
 #endif

@@ -23,17 +23,14 @@ struct dtp_item {
 	const struct dtp_module *adds; /* to whose weight a LoRA adds; NULL: nothing is added to this */
 	struct dtp_split split;
 	int param;                   /* number in the order of the tree, which is the same on all ranks */
-	int reader;                  /* the one rank that reads it for all; DTP_ITEM_EACH: each its own */
+	/* Who reads it for all: of the ranks that no plan splits it over, and of those that hold the same slices; DTP_ITEM_EACH: each. */
+	int reader, copy;
+	bool read;                   /* by this rank, from its file */
 };
 enum { DTP_ITEM_EACH = -1 };
 
-/* Every slice that the rank needs, in the order of the files; *items is malloc'd.  shared: what no plan splits is read by one rank for
- * all, which are given about the same number of elements. */
+/* Every slice that the rank needs, in the order of the files; *items is malloc'd.  Those that read for others are given about the same number
+ * of elements. */
 enum dtp_code dtp_weights_collect(const struct dtp_tree *tree, const struct dtp_st *st, const char *prefix, int rank, int degree,
-				  bool shared, struct dtp_item **items, int *n, struct dtp_err *err);
-/* Whether this rank reads it from its file. */
-static inline bool dtp_item_is_read(const struct dtp_item *it, int rank)
-{
-	return it->home && dtp_slice_bytes(&it->slice) && (it->reader == DTP_ITEM_EACH || it->reader == rank);
-}
+				  const struct dtp_sharing *with, struct dtp_item **items, int *n, struct dtp_err *err);
 #endif

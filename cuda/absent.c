@@ -33,12 +33,12 @@ enum dtp_code dtp_backend_cuda(enum dtp_dtype compute, const struct dtp_cuda_opt
 	return dtp_cuda_gpus(NULL, 0, &n, err);
 }
 
-enum dtp_code dtp_comm_cuda(struct dtp_comm *control, struct dtp_backend *backend, bool shared, double timeout_s, struct dtp_comm **out,
-			    struct dtp_err *err)
+enum dtp_code dtp_comm_cuda(struct dtp_comm *control, struct dtp_backend *backend, bool shared, bool in_step, double timeout_s,
+			    struct dtp_comm **out, struct dtp_err *err)
 {
 	int n;
 
-	(void)control, (void)backend, (void)shared, (void)timeout_s;
+	(void)control, (void)backend, (void)shared, (void)in_step, (void)timeout_s;
 	*out = NULL;
 	return dtp_cuda_gpus(NULL, 0, &n, err);
 }

@@ -175,6 +175,11 @@ static enum dtp_code check(void *arg, struct dtp_err *err)
 	return check_family(arg, "a sum over the GPUs", err);
 }
 
+static void end(void *arg)
+{
+	break_off(arg);
+}
+
 static enum dtp_code agree(void *arg, bool *yes, struct dtp_err *err)
 {
 	struct family *f = arg;
@@ -491,7 +496,12 @@ static void leave(struct nccl_comm *c)
 
 static void end_family(struct family *f)
 {
-	f->cuda->watch = NULL;
+	struct dtp_cuda_watch **at = &f->cuda->watch;
+
+	while (*at && *at != &f->watch)
+		at = &(*at)->next;
+	if (*at)
+		*at = f->watch.next;
 	if (f->done)
 		cudaEventDestroy(f->done);
 	if (f->ready)
@@ -646,7 +656,7 @@ static enum dtp_code begin_family(struct family *f, struct dtp_err *err)
 	return DTP_OK;
 }
 
-enum dtp_code dtp_comm_nccl(struct dtp_comm *control, struct dtp_cuda *cuda, double timeout_s, struct dtp_comm **out,
+enum dtp_code dtp_comm_nccl(struct dtp_comm *control, struct dtp_cuda *cuda, bool in_step, double timeout_s, struct dtp_comm **out,
 			    struct dtp_err *err)
 {
 	struct family *f = calloc(1, sizeof *f);
@@ -654,7 +664,7 @@ enum dtp_code dtp_comm_nccl(struct dtp_comm *control, struct dtp_cuda *cuda, dou
 	if (!f)
 		return dtp_fail(err, DTP_FAILED, "out of memory for a communicator of %d ranks", control->size);
 	*f = (struct family){.cuda = cuda, .control = control, .mon = control->mon, .timeout_s = timeout_s,
-			     .watch = {f, check, agree, control->mon}};
+			     .watch = {f, check, end, in_step ? agree : NULL, control->mon, cuda->watch}};
 	struct nccl_comm *c = begin_family(f, err) ? NULL : new_member(f, control, false);
 	if (!c) {
 		enum dtp_code code = err->code ? err->code : dtp_fail(err, DTP_FAILED, "out of memory for a communicator of %d ranks",

@@ -36,7 +36,7 @@ struct dtp_cuda {
 	struct dtp_recording *recordings; /* all there are */
 	bool recording;           /* one is being made: what is given to the stream goes into it */
 	bool recording_told;      /* why there is none */
-	const struct dtp_cuda_watch *watch; /* comm_cuda.h: of a communicator whose work is on the stream; else NULL */
+	struct dtp_cuda_watch *watch; /* comm_cuda.h: of the communicators whose work is on the stream; NULL: there are none */
 };
 
 static inline struct dtp_cuda *dtp_cuda_of(struct dtp_backend *be)

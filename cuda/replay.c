@@ -76,7 +76,18 @@ static enum dtp_code record(struct dtp_cuda *cu, struct dtp_recording *r, enum d
 /* Failures that leave nothing to be tried again. */
 static bool is_over(const struct dtp_cuda *cu, enum dtp_code rc)
 {
-	return rc == DTP_INTERRUPTED || (cu->watch && cu->watch->check(cu->watch->arg, NULL));
+	return rc == DTP_INTERRUPTED || dtp_cuda_check(cu, NULL);
+}
+
+/* Whether all who record together say so. */
+static enum dtp_code agree(const struct dtp_cuda *cu, bool *yes, struct dtp_err *err)
+{
+	enum dtp_code rc = DTP_OK;
+
+	for (const struct dtp_cuda_watch *w = cu->watch; w && !rc; w = w->next)
+		if (w->agree)
+			rc = w->agree(w->arg, yes, err);
+	return rc;
 }
 
 /* A graph of all ranks, or r->plain of all ranks; a failure is one that ends the run. */
@@ -92,7 +103,7 @@ static enum dtp_code record_together(struct dtp_cuda *cu, struct dtp_recording *
 			*err = why;
 		return rc;
 	}
-	rc = cu->watch ? cu->watch->agree(cu->watch->arg, &all, err) : DTP_OK;
+	rc = agree(cu, &all, err);
 	if (!all || rc) {
 		drop_graph(r);
 		never(r, why.code ? why.message : "another rank could not record it");

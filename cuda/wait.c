@@ -15,11 +15,23 @@ void dtp_cuda_nap(unsigned turn)
 		nanosleep(&nap, NULL);
 }
 
-static enum dtp_code watched(struct dtp_cuda *cuda, const struct dtp_cuda_watch *w, struct dtp_err *err)
+enum dtp_code dtp_cuda_check(const struct dtp_cuda *cuda, struct dtp_err *err)
+{
+	enum dtp_code code = DTP_OK;
+
+	for (const struct dtp_cuda_watch *w = cuda->watch; w && !code; w = w->next)
+		code = w->check(w->arg, err);
+	for (const struct dtp_cuda_watch *w = cuda->watch; w && code; w = w->next)
+		if (w->end)
+			w->end(w->arg);
+	return code;
+}
+
+static enum dtp_code watched(struct dtp_cuda *cuda, struct dtp_err *err)
 {
 	for (unsigned turn = 0;; turn++) {
 		cudaError_t e = cudaStreamQuery(cuda->stream);
-		enum dtp_code code = w->check(w->arg, err); /* first: what NCCL says is nearer to the cause */
+		enum dtp_code code = dtp_cuda_check(cuda, err); /* first: what NCCL says is nearer to the cause */
 		if (code)
 			return code;
 		if (e != cudaErrorNotReady)
@@ -38,7 +50,7 @@ enum dtp_code dtp_cuda_wait(struct dtp_cuda *cuda, struct dtp_err *err)
 	if (!w)
 		return DTP_CUDA(cudaStreamSynchronize(cuda->stream), err);
 	w->mon->waiting(w->mon->arg, true);
-	code = watched(cuda, w, err);
+	code = watched(cuda, err);
 	w->mon->waiting(w->mon->arg, false);
 	return code;
 }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 static struct layers layers;
+static const struct dtp_sharing alone; /* each rank reads its own */
 
 /* ---- what a slice is, said in the plainest way: element by element from the whole tensor */
 
@@ -90,7 +91,7 @@ static void load_and_compare(struct dtp_tree *t, const struct dtp_st *st, const 
 	must(dtp_weights_load(t, st, prefix, rank, degree, &r->be, &dtp_monitor_none, stats, &err), &err);
 	uint64_t total = assert_loaded(t, st, prefix, rank, degree);
 	assert_int_equal(stats->wanted, total);
-	assert_int_equal(dtp_weights_file_bytes(t, st, prefix, rank, degree, false), total);
+	assert_int_equal(dtp_weights_file_bytes(t, st, prefix, rank, degree, &alone), total);
 	assert_true(stats->staging <= DTP_STAGING_BYTES);
 	if (r->low)
 		assert_true((uint64_t)(r->high - r->low) <= stats->staging);
@@ -482,12 +483,14 @@ static void weights_load_factors_that_are_missing(void **state)
 
 /* ---- what is read once for all ranks */
 
+enum { MOST_RANKS = 4, MOST_COPIES = 3 };
+
 struct sharing {
-	struct thread_comm comm;
+	struct thread_comm sums, copies;
 	const char *path;
 	struct dtp_load_stats stats;
-	uint64_t split;            /* bytes of its slices of what is split */
-	uint64_t read, of_file;    /* bytes of what is not split, by this rank and in the file */
+	uint64_t slices, whole;           /* bytes of its slices of what is split, and of what is not */
+	uint64_t read_slices, read_whole; /* of them, what this rank has read */
 	struct dtp_err err;
 	char wrong[200];           /* name of a parameter that is not what the file says */
 	pthread_t thread;
@@ -495,7 +498,7 @@ struct sharing {
 
 static void compare_shared(struct sharing *s, const struct dtp_tree *t, const struct dtp_st *st)
 {
-	int rank = s->comm.base.rank, degree = s->comm.base.size;
+	int rank = s->sums.base.rank, degree = s->sums.base.size;
 	struct dtp_param p;
 
 	for (int i = 0; i < t->n; i++)
@@ -506,12 +509,9 @@ static void compare_shared(struct sharing *s, const struct dtp_tree *t, const st
 			size_t len;
 			uint8_t *want = naive_slice(t, st, "net.", &p, rank, degree, &len);
 			dtp_placement(t, &p, rank, degree, &split);
-			if (split.dim >= 0)
-				s->split += len;
-			else
-				s->of_file += len;
-			if (split.dim < 0 && w->panels)
-				s->read += len;
+			*(split.dim < 0 ? &s->whole : &s->slices) += len;
+			if (w->panels)
+				*(split.dim < 0 ? &s->read_whole : &s->read_slices) += len;
 			if (memcmp(w->data, want, len))
 				snprintf(s->wrong, sizeof s->wrong, "%.180s", p.name);
 			free(want);
@@ -521,7 +521,8 @@ static void compare_shared(struct sharing *s, const struct dtp_tree *t, const st
 static void *load_shared(void *arg)
 {
 	struct sharing *s = arg;
-	int rank = s->comm.base.rank, degree = s->comm.base.size;
+	int rank = s->sums.base.rank, degree = s->sums.base.size;
+	const struct dtp_sharing with = {&s->sums.base, s->copies.base.size > 1 ? &s->copies.base : NULL};
 	struct layers *ls = calloc(1, sizeof *ls);
 	struct recorder r;
 	struct dtp_tree t;
@@ -533,9 +534,9 @@ static void *load_shared(void *arg)
 	plan_text(&t, MIXED_PLAN, degree);
 	dtp_plan_bind(&t, rank, degree);
 	recorder_init(&r);
-	if (!dtp_weights_load_shared(&t, &st, "net.", rank, degree, &r.be, &s->comm.base, &dtp_monitor_none, &s->stats, &s->err)) {
+	if (!dtp_weights_load_shared(&t, &st, "net.", rank, degree, &r.be, &with, &dtp_monitor_none, &s->stats, &s->err)) {
 		compare_shared(s, &t, &st);
-		if (dtp_weights_file_bytes(&t, &st, "net.", rank, degree, true) != s->stats.wanted)
+		if (dtp_weights_file_bytes(&t, &st, "net.", rank, degree, &with) != s->stats.wanted)
 			snprintf(s->wrong, sizeof s->wrong, "the prediction");
 		dtp_weights_free(&t, &r.be);
 	}
@@ -569,7 +570,57 @@ static const char *write_reversed(const char *path)
 	return reversed;
 }
 
-/* Every byte that all ranks have alike is read by one of them, and is right on each. */
+/* Every byte that several ranks have alike is read by one of them, and is right on each. */
+static void check_shared(const struct sharing ranks[MOST_COPIES][MOST_RANKS], int copies, int degree)
+{
+	uint64_t whole = 0;
+
+	for (int i = 0; i < degree; i++) {
+		uint64_t slices = 0;
+		for (int k = 0; k < copies; k++) {
+			const struct sharing *s = &ranks[k][i];
+			must(s->err.code, &s->err);
+			assert_string_equal(s->wrong, "");
+			assert_int_equal(s->stats.wanted, s->read_slices + s->read_whole);
+			assert_true((s->stats.received > 0) == (copies * degree > 1));
+			if (copies > 1) /* not all by the same one */
+				assert_in_range(s->stats.wanted, 1, s->slices + s->whole - 1);
+			slices += s->read_slices;
+			whole += s->read_whole;
+			assert_true(copies * degree == 1 || s->read_whole < s->whole);
+		}
+		assert_int_equal(slices, ranks[0][i].slices);
+	}
+	assert_int_equal(whole, ranks[0][0].whole);
+}
+
+static void share(int copies, int degree, const char *path, const char *reversed)
+{
+	struct sharing ranks[MOST_COPIES][MOST_RANKS] = {0};
+	struct hub sums[MOST_COPIES] = {0}, same[MOST_RANKS] = {0};
+
+	for (int k = 0; k < copies; k++)
+		pthread_barrier_init(&sums[k].barrier, NULL, (unsigned)degree);
+	for (int i = 0; i < degree; i++)
+		pthread_barrier_init(&same[i].barrier, NULL, (unsigned)copies);
+	for (int k = 0; k < copies; k++)
+		for (int i = 0; i < degree; i++) {
+			struct sharing *s = &ranks[k][i];
+			s->sums = thread_comm_make(i, degree, &sums[k]);
+			s->copies = thread_comm_make(k, copies, &same[i]);
+			s->path = (k + i) % 2 ? reversed : path;
+			assert_int_equal(pthread_create(&s->thread, NULL, load_shared, s), 0);
+		}
+	for (int k = 0; k < copies; k++)
+		for (int i = 0; i < degree; i++)
+			pthread_join(ranks[k][i].thread, NULL);
+	for (int k = 0; k < copies; k++)
+		pthread_barrier_destroy(&sums[k].barrier);
+	for (int i = 0; i < degree; i++)
+		pthread_barrier_destroy(&same[i].barrier);
+	check_shared(ranks, copies, degree);
+}
+
 static void weights_load_shared_bytes_once(void **state)
 {
 	char path[700];
@@ -577,30 +628,9 @@ static void weights_load_shared_bytes_once(void **state)
 	(void)state;
 	snprintf(path, sizeof path, "%s", write_checkpoint("shared.safetensors", mixed, NMIXED));
 	const char *reversed = write_reversed(path);
-	for (int degree = 1; degree <= 4; degree++) {
-		struct sharing ranks[4] = {0};
-		struct hub hub = {0};
-		uint64_t read = 0, most = 0;
-		pthread_barrier_init(&hub.barrier, NULL, (unsigned)degree);
-		for (int i = 0; i < degree; i++) {
-			ranks[i].comm = thread_comm_make(i, degree, &hub);
-			ranks[i].path = i % 2 ? reversed : path;
-			assert_int_equal(pthread_create(&ranks[i].thread, NULL, load_shared, &ranks[i]), 0);
-		}
-		for (int i = 0; i < degree; i++)
-			pthread_join(ranks[i].thread, NULL);
-		pthread_barrier_destroy(&hub.barrier);
-		for (int i = 0; i < degree; i++) {
-			must(ranks[i].err.code, &ranks[i].err);
-			assert_string_equal(ranks[i].wrong, "");
-			assert_int_equal(ranks[i].stats.wanted, ranks[i].split + ranks[i].read);
-			assert_true((ranks[i].stats.received > 0) == (degree > 1));
-			read += ranks[i].read;
-			most = ranks[i].read > most ? ranks[i].read : most;
-		}
-		assert_int_equal(read, ranks[0].of_file);
-		assert_true(degree == 1 || most < read); /* not all by the same one */
-	}
+	for (int copies = 1; copies <= MOST_COPIES; copies++)
+		for (int degree = 1; degree <= MOST_RANKS; degree++)
+			share(copies, degree, path, reversed);
 }
 
 /* Ranks whose files have other dtypes come to the same about who reads what. */
@@ -609,6 +639,7 @@ static void weights_shared_readers_are_the_same(void **state)
 	struct content c[NMIXED];
 	struct dtp_st st[2];
 	struct dtp_item *items[2];
+	struct dtp_comm ranks[2] = {{.rank = 0, .size = 2}, {.rank = 1, .size = 2}};
 	struct dtp_tree t;
 	int n[2], seen = 0;
 
@@ -619,7 +650,7 @@ static void weights_shared_readers_are_the_same(void **state)
 	for (int rank = 0; rank < 2; rank++) {
 		struct dtp_err err = DTP_ERR_INIT;
 		open_file(write_checkpoint(rank ? "other.safetensors" : "one.safetensors", c, NMIXED), &st[rank]);
-		must(dtp_weights_collect(&t, &st[rank], "net.", rank, 2, true, &items[rank], &n[rank], &err), &err);
+		must(dtp_weights_collect(&t, &st[rank], "net.", rank, 2, &(struct dtp_sharing){.sums = &ranks[rank]}, &items[rank], &n[rank], &err), &err);
 		c[4].dtype = "F32"; /* of the second file, where this one is the largest */
 	}
 	assert_int_equal(n[0], n[1]);
@@ -871,7 +902,7 @@ static void weights_readahead_fills_the_cache(void **state)
 		large_net(&t, &st, &path);
 		drop_cache(path);
 		st.files[0].remote = remote;
-		assert_int_equal(dtp_weights_readahead(&t, &st, "", 0, 1, false), LARGE_NET_BYTES);
+		assert_int_equal(dtp_weights_readahead(&t, &st, "", 0, 1, &alone), LARGE_NET_BYTES);
 		dtp_st_close(&st); /* while it is at work */
 		assert_true(wait_for_pages(path, LARGE_NET_BYTES / 4096) >= LARGE_NET_BYTES / 4096);
 		dtp_tree_free(&t);
@@ -920,14 +951,15 @@ static void weights_readahead_shared_bytes_once(void **state)
 	(void)state;
 	large_net(&t, &st, &path);
 	for (int rank = 0; rank < 4; rank++) {
-		uint64_t bytes = dtp_weights_readahead(&t, &st, "", rank, 4, true);
+		struct dtp_comm ranks = {.rank = rank, .size = 4};
+		uint64_t bytes = dtp_weights_readahead(&t, &st, "", rank, 4, &(struct dtp_sharing){.sums = &ranks});
 		asked += bytes;
 		most = bytes > most ? bytes : most;
 	}
 	/* A tensor of another rank between two of one's own is more than a gap. */
 	assert_int_equal(asked, LARGE_NET_BYTES);
 	assert_int_equal(most, LARGE_NET_BYTES / 4);
-	assert_int_equal(dtp_weights_readahead(&t, &st, "", 3, 4, false), LARGE_NET_BYTES);
+	assert_int_equal(dtp_weights_readahead(&t, &st, "", 3, 4, &alone), LARGE_NET_BYTES);
 	dtp_tree_free(&t);
 	dtp_st_close(&st);
 }

@@ -288,7 +288,7 @@ static int write_while_ending(struct dtp_backend *be)
 
 static void in_a_process(const char *fault, int (*fn)(struct dtp_backend *))
 {
-	const struct dtp_cuda_watch watch = {.check = ending, .mon = &dtp_monitor_none};
+	struct dtp_cuda_watch watch = {.check = ending, .mon = &dtp_monitor_none};
 	pid_t pid = fork();
 	int status;
 

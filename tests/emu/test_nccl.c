@@ -180,7 +180,7 @@ static enum dtp_code open_comm(int rank, int n, const struct dtp_store *store, s
 		before_meeting(rank);
 	sure(cudaSetDevice(staged || one_gpu ? 0 : rank));
 	sure(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
-	if (staged ? dtp_comm_staged(control, cuda, &inner, err) : dtp_comm_nccl(control, cuda, deadline, &inner, err)) {
+	if (staged ? dtp_comm_staged(control, cuda, &inner, err) : dtp_comm_nccl(control, cuda, true, deadline, &inner, err)) {
 		dtp_comm_destroy(control);
 		return err->code;
 	}
