@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command that runs the pipeline and tells where the time goes. */
 #include "commands.h"
-#include "bench_memory.h"
 #include "clock.h"
+#include "footprints.h"
 #include "offload.h"
 #include "output.h"
 #include "progress.h"

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DTP_CONTROL_VERSION 3
+#define DTP_CONTROL_VERSION 4
 /* The variables by which a rank finds its place and its socket. */
 #define DTP_ENV_RANK "DIFFTP_RANK"
 #define DTP_ENV_SIZE "DIFFTP_WORLD_SIZE"
@@ -34,6 +34,7 @@ enum dtp_msg_type {
 	DTP_MSG_WARN,  /* text */
 	DTP_MSG_PREVIEW, /* n: width, height; text: rgb */
 	DTP_MSG_IMAGE, /* n: width, height, seed, whether there is one; text: the file that holds it */
+	DTP_MSG_MEMORY, /* n: a rank; text: a phase; a struct dtp_footprint of them */
 	DTP_MSG_FAIL,  /* n: code, secondary, verdict; text: message */
 	DTP_MSG_DONE,  /* n: code */
 	DTP_MSG_SET,   /* text: key, value */

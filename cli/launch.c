@@ -4,6 +4,7 @@
 #include "children.h"
 #include "clock.h"
 #include "control.h"
+#include "footprints.h"
 #include "gather.h"
 #include "pipeline.h"
 #include "supervise.h"
@@ -76,6 +77,16 @@ static void emit_image(struct job *j, int rank, const struct dtp_msg *m)
 {
 	emit_event(j, &(struct dtp_event){.kind = DTP_EVENT_IMAGE, .rank = rank, .text = m->text[0].p, .width = (int)m->n[0],
 					  .height = (int)m->n[1], .has_seed = m->n[3], .seed = m->n[2]});
+}
+
+static void emit_memory(struct job *j, const struct dtp_msg *m)
+{
+	struct dtp_footprint f;
+
+	if (m->text[1].len != sizeof f)
+		return;
+	memcpy(&f, m->text[1].p, sizeof f); /* messages are not aligned */
+	emit_event(j, &(struct dtp_event){.kind = DTP_EVENT_MEMORY, .rank = (int)m->n[0], .text = m->text[0].p, .memory = &f});
 }
 
 /* A process that comes once all ranks are there. */
@@ -155,6 +166,8 @@ static void on_message(void *arg, int rank, const struct dtp_msg *m)
 		emit_preview(j, rank, m);
 	else if (m->type == DTP_MSG_IMAGE)
 		emit_image(j, rank, m);
+	else if (m->type == DTP_MSG_MEMORY)
+		emit_memory(j, m);
 }
 
 static void on_closed(void *arg, int rank)

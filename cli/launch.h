@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+struct dtp_footprint;
 struct dtp_gathering;
 struct dtp_seat;
 
@@ -24,6 +25,7 @@ enum dtp_event_kind {
 	DTP_EVENT_WARN,     /* text: a warning */
 	DTP_EVENT_STDOUT,   /* text: a line, without its newline, that a rank other than 0 wrote on its stdout ... */
 	DTP_EVENT_STDERR,   /* ... or stderr; rank 0 has this process's own */
+	DTP_EVENT_MEMORY,   /* text: a phase; what `rank`, whoever says it, took of memory in it */
 	DTP_EVENT_IMAGE,    /* text: the name of a file that now holds an image of width x height, drawn from seed */
 	DTP_EVENT_PREVIEW   /* rgb: a picture of width x height of what is being drawn */
 };
@@ -36,6 +38,7 @@ struct dtp_event {
 	uint64_t done, total;
 	int width, height;    /* pixels, of an IMAGE or PREVIEW */
 	const uint8_t *rgb;   /* [height, width, 3], valid during the call */
+	const struct dtp_footprint *memory; /* of MEMORY; valid during the call */
 	bool has_seed;        /* else the noise was given */
 	uint64_t seed;
 };

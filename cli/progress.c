@@ -295,6 +295,10 @@ void dtp_progress_event(void *arg, const struct dtp_event *e)
 		if (p->mode == DTP_ARG_PROGRESS_JSON && !p->quiet)
 			dtp_progress_json_image(p, e);
 		break;
+	case DTP_EVENT_MEMORY: /* people have a note where it is more than was foreseen */
+		if (p->mode == DTP_ARG_PROGRESS_JSON && !p->quiet)
+			dtp_progress_json_memory(p, e);
+		break;
 	case DTP_EVENT_STDOUT: /* stdout is for results, and those are rank 0's */
 	case DTP_EVENT_STDERR:
 		print(p, "output", e->rank, e->text);

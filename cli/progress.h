@@ -64,5 +64,6 @@ struct dtp_estimate dtp_progress_estimate(const struct dtp_progress *p);
 void dtp_progress_json_state(struct dtp_progress *p, const char *event);
 void dtp_progress_json_text(struct dtp_progress *p, const char *event, int rank, const char *text); /* rank -1: none */
 void dtp_progress_json_image(struct dtp_progress *p, const struct dtp_event *image);
+void dtp_progress_json_memory(struct dtp_progress *p, const struct dtp_event *memory);
 void dtp_progress_json_end(struct dtp_progress *p, enum dtp_code code, const struct dtp_err *err);
 #endif

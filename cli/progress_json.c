@@ -2,6 +2,7 @@
 /* Progress for programs: one JSON object a line. */
 #include "progress.h"
 
+#include "footprints.h"
 #include "json.h"
 #include "utf8.h"
 
@@ -89,6 +90,16 @@ void dtp_progress_json_image(struct dtp_progress *p, const struct dtp_event *e)
 	cJSON_AddNumberToObject(o, "height", e->height);
 	if (e->has_seed)
 		cJSON_AddRawToObject(o, "seed", seed);
+	put(p, o);
+}
+
+void dtp_progress_json_memory(struct dtp_progress *p, const struct dtp_event *e)
+{
+	cJSON *o = event("memory");
+
+	cJSON_AddStringToObject(o, "name", e->text);
+	cJSON_AddNumberToObject(o, "rank", e->rank);
+	dtp_footprint_add(o, e->memory);
 	put(p, o);
 }
 

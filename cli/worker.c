@@ -4,6 +4,7 @@
 #include "clock.h"
 #include "control.h"
 #include "file.h"
+#include "footprints.h"
 #include "supervise.h"
 
 #include <errno.h>
@@ -144,6 +145,13 @@ void dtp_worker_image(struct dtp_worker *w, const char *path, int64_t width, int
 	m.n[1] = (uint64_t)height;
 	m.n[2] = seed ? *seed : 0;
 	m.n[3] = seed != NULL;
+	say(w, &m);
+}
+
+void dtp_worker_memory(struct dtp_worker *w, const char *phase, int rank, const struct dtp_footprint *f)
+{
+	struct dtp_msg m = {.type = DTP_MSG_MEMORY, .n = {(uint64_t)rank}, .text = {{phase, strlen(phase)}, {(const char *)f, sizeof *f}}};
+
 	say(w, &m);
 }
 

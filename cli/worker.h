@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 
+struct dtp_footprint;
 struct dtp_worker;
 
 /* True when the environment says that this process is a rank that dtp_launch started. */
@@ -31,6 +32,8 @@ bool dtp_worker_finishing(const struct dtp_worker *w);       /* the run is to en
 void dtp_worker_preview(struct dtp_worker *w, const uint8_t *rgb, int64_t width, int64_t height);
 /* An image is in its file.  seed: NULL if the noise was given. */
 void dtp_worker_image(struct dtp_worker *w, const char *path, int64_t width, int64_t height, const uint64_t *seed);
+/* What a rank took of memory in a phase, and what was foreseen. */
+void dtp_worker_memory(struct dtp_worker *w, const char *phase, int rank, const struct dtp_footprint *f);
 const struct dtp_store *dtp_worker_store(const struct dtp_worker *w); /* shared by all ranks of the job */
 
 /* Leaves the job: reports the outcome (err, stamped with rank and stage, unless code is DTP_OK), destroys the world

@@ -72,6 +72,13 @@ static void count_memory(struct dtp_pipeline *p, struct dtp_backend *be)
 	p->now->device = use.device > p->now->device ? use.device : p->now->device;
 }
 
+static void keep_most(struct dtp_pipeline *p, const struct dtp_phase_memory memory[DTP_NPHASES])
+{
+	for (int i = 0; i < DTP_NPHASES; i++)
+		if (dtp_phase_backend_bytes(&memory[i]) > dtp_phase_backend_bytes(&p->foreseen[i]))
+			p->foreseen[i] = memory[i];
+}
+
 /* A phase begins, when what it does without is gone. */
 static enum dtp_code enter(struct dtp_run *r, int phase, struct dtp_err *err)
 {
@@ -411,7 +418,7 @@ static enum dtp_code begin_request(struct dtp_session *s, const struct dtp_reque
 				   struct dtp_err *err)
 {
 	struct dtp_comm *tp = s->mesh->dim[DTP_MESH_TP];
-	struct dtp_phase_cost cost[DTP_NPHASES];
+	struct dtp_phase_memory memory[DTP_NPHASES];
 	struct dtp_need need;
 	struct dtp_run *r = *out = malloc(sizeof *r);
 
@@ -422,10 +429,11 @@ static enum dtp_code begin_request(struct dtp_session *s, const struct dtp_reque
 	r->ctx.sums = s->mesh->sums;
 	r->copies = copies;
 	if (!rc)
-		rc = dtp_run_measure(s->pipeline, req, tp, &need, cost, err);
+		rc = dtp_run_foresee(s->pipeline, req, tp->rank, &need, memory, err);
 	if (!rc) {
 		r->need = need;
 		keep_steps(r);
+		keep_most(s->pipeline, memory);
 		rc = outcome(r, take_references(s, r, err), err);
 	}
 	if (!rc) {

@@ -174,6 +174,8 @@ static enum dtp_code open_models(struct dtp_pipeline *p, const struct dtp_option
 							       .degree = p->tp_degree};
 	p->component[DTP_VAE] = (struct dtp_component){"vae", "diffusion_pytorch_model", "", &p->vae.tree, .degree = 1};
 	p->component[DTP_TRANSFORMER].absent = p->component[DTP_VAE].absent = o->encode_only;
+	for (int i = 0; i < DTP_NPHASES; i++)
+		p->foreseen[i].name = i == DTP_REFERENCES ? DTP_REFERENCES_NAME : p->component[i].name;
 	if (4 * p->vae.config.latent_channels != p->transformer.config.in_channels ||
 	    p->transformer.config.out_channels != p->transformer.config.in_channels)
 		return dtp_fail(err, DTP_REFUSED,
@@ -479,6 +481,11 @@ enum dtp_dtype dtp_pipeline_reduce(const struct dtp_pipeline *p)
 const struct dtp_phase_use *dtp_pipeline_use(const struct dtp_pipeline *p)
 {
 	return p->use;
+}
+
+const struct dtp_phase_memory *dtp_pipeline_foreseen(const struct dtp_pipeline *p)
+{
+	return p->foreseen;
 }
 
 enum dtp_device dtp_pipeline_device(const struct dtp_pipeline *p)

@@ -133,6 +133,8 @@ struct dtp_phase_use {
 	uint64_t device;            /* of a GPU, by all who use it, when the phase had computed; 0: it computes on the host */
 };
 const struct dtp_phase_use *dtp_pipeline_use(const struct dtp_pipeline *p); /* [DTP_NPHASES], the pipeline's */
+/* What dtp_pipeline_memory foresees for this rank of the requests so far: of each phase that of the request that takes most. */
+const struct dtp_phase_memory *dtp_pipeline_foreseen(const struct dtp_pipeline *p); /* likewise; all have their names */
 
 /* What one rank computes and sums with the others, from the same dry run. */
 struct dtp_phase_cost {

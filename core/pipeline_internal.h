@@ -27,6 +27,8 @@ struct dtp_family {
 enum { DTP_TEXT, DTP_TRANSFORMER, DTP_VAE, DTP_COMPONENTS,
 	DTP_REFERENCES = DTP_COMPONENTS /* the phase in which the VAE encodes them; the other phases are called as their component */ };
 
+#define DTP_REFERENCES_NAME "references"
+
 /* A part of the pipeline that has weights. */
 struct dtp_component {
 	const char *name;           /* folder in the pipeline's folder */
@@ -95,6 +97,7 @@ struct dtp_pipeline {
 	char step_refused[256];     /* see dtp_pipeline_step_refused */
 	struct dtp_phase_report report[DTP_MAX_REPORTS];
 	int nreports;
+	struct dtp_phase_memory foreseen[DTP_NPHASES];
 	struct dtp_phase_use use[DTP_NPHASES];
 	struct dtp_phase_use *now;  /* of the phase that runs; NULL before the first */
 };

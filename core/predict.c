@@ -27,10 +27,10 @@ static void share_workspace(const struct dtp_pipeline *p, int rank, struct dtp_n
 		w[i] = most;
 }
 
-enum dtp_code dtp_run_measure(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_comm *tp, struct dtp_need *need,
-			      struct dtp_phase_cost cost[DTP_NPHASES], struct dtp_err *err)
+static enum dtp_code measure(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_comm *tp, struct dtp_need *need,
+			     struct dtp_phase_cost cost[DTP_NPHASES], struct dtp_err *err)
 {
-	static const char *const names[DTP_NPHASES] = {"encode", "step", "decode", "references"};
+	static const char *const names[DTP_NPHASES] = {"encode", "step", "decode", DTP_REFERENCES_NAME};
 	struct dtp_memory_use use;
 	struct dtp_backend *dry;
 	struct dtp_run r;
@@ -75,7 +75,7 @@ static enum dtp_code run_dry(struct dtp_pipeline *p, const struct dtp_request *r
 	struct dtp_comm comm = {.rank = rank, .size = p->tp_degree, .mon = &dtp_monitor_none};
 
 	dtp_run_bind(p, req->output, rank);
-	return dtp_run_measure(p, req, &comm, need, cost, err);
+	return measure(p, req, &comm, need, cost, err);
 }
 
 enum dtp_code dtp_pipeline_cost(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
@@ -186,14 +186,14 @@ static void add_residents(const struct dtp_pipeline *p, uint64_t steps, struct d
 }
 
 static enum dtp_code predict(struct dtp_pipeline *p, const struct dtp_request *req, int rank, struct dtp_backend *dry,
-			     struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
+			     struct dtp_need *need, struct dtp_phase_memory out[DTP_NPHASES], struct dtp_err *err)
 {
 	uint64_t embeds = dtp_run_embeds_bytes(p, req) * (uint64_t)(p->stay.prompts > 1 ? p->stay.prompts : 1);
 	struct dtp_phase_cost cost[DTP_NPHASES];
 	struct dtp_memory_use use;
-	struct dtp_need need;
 
-	if (run_dry(p, req, rank, &need, cost, err))
+	out[DTP_REFERENCES] = (struct dtp_phase_memory){.name = DTP_REFERENCES_NAME};
+	if (run_dry(p, req, rank, need, cost, err))
 		return err->code;
 	dry->ops->memory(dry, &use);
 	uint64_t host = references_bytes(p, req, rank);
@@ -203,21 +203,33 @@ static enum dtp_code predict(struct dtp_pipeline *p, const struct dtp_request *r
 		out[i] = (struct dtp_phase_memory){.name = c->name};
 		if (here && (!c->absent || i == DTP_TEXT)) /* embeddings take room, whoever made them */
 			out[i] = (struct dtp_phase_memory){
-				c->name, dtp_weights_memory(c->tree, rank, c->degree, dry), need.scratch[i] + embeds,
+				c->name, dtp_weights_memory(c->tree, rank, c->degree, dry), need->scratch[i] + embeds,
 				(c->absent ? 0 : dtp_weights_staging(c->tree, rank, c->degree)) + host,
-				need.workspace[i] + use.in_use,
+				need->workspace[i] + use.in_use,
 			};
 	}
 	if (req->nimages && rank == 0) {
 		dtp_vae_need(&p->vae, true, false);
 		out[DTP_REFERENCES] = (struct dtp_phase_memory){
-			"references", dtp_weights_memory(&p->vae.tree, rank, 1, dry), need.scratch[DTP_REFERENCES], DTP_STAGING_BYTES + host,
-			need.workspace[DTP_REFERENCES] + use.in_use,
+			DTP_REFERENCES_NAME, dtp_weights_memory(&p->vae.tree, rank, 1, dry), need->scratch[DTP_REFERENCES],
+			DTP_STAGING_BYTES + host, need->workspace[DTP_REFERENCES] + use.in_use,
 		};
 		dtp_run_bind(p, req->output, rank);
 	}
-	add_residents(p, p->encode_only ? 0 : need.scratch[DTP_TRANSFORMER], out);
+	add_residents(p, p->encode_only ? 0 : need->scratch[DTP_TRANSFORMER], out);
 	return DTP_OK;
+}
+
+enum dtp_code dtp_run_foresee(struct dtp_pipeline *p, const struct dtp_request *req, int rank, struct dtp_need *need,
+			      struct dtp_phase_memory memory[DTP_NPHASES], struct dtp_err *err)
+{
+	struct dtp_backend *dry;
+
+	if (dtp_backend_dry(p->compute, p->device, &dry, err))
+		return err->code;
+	enum dtp_code rc = predict(p, req, rank, dry, need, memory, err);
+	dry->ops->destroy(dry);
+	return rc;
 }
 
 enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_request *req, int rank,
@@ -225,11 +237,11 @@ enum dtp_code dtp_pipeline_memory(struct dtp_pipeline *p, const struct dtp_reque
 {
 	bool on_host = p->device == DTP_DEVICE_CPU; /* else a GPU's memory is asked about */
 	struct dtp_backend *dry;
+	struct dtp_need need;
 
-	out[DTP_REFERENCES] = (struct dtp_phase_memory){.name = "references"};
 	if (dtp_backend_dry(p->compute, p->device, &dry, err))
 		return err->code;
-	enum dtp_code rc = predict(p, req, rank, dry, out, err);
+	enum dtp_code rc = predict(p, req, rank, dry, &need, out, err);
 	for (int i = 0; i < DTP_NPHASES && !on_host; i++)
 		out[i].staging = 0;
 	if (!rc && p->beside_whole && rank == 0 && on_host)

@@ -68,8 +68,8 @@ void dtp_run_dump_ids(struct dtp_run *r, const struct dtp_prompt *p, const char 
 enum dtp_code dtp_run_write_stages(const struct dtp_run *r, struct dtp_err *err);
 void dtp_run_dump_start(struct dtp_run *r, const float *noise);
 
-/* Memory and cost of each phase, for the rank that the layers are bound for: the very code of the run, on a backend that
- * computes nothing (predict.c). */
-enum dtp_code dtp_run_measure(struct dtp_pipeline *p, const struct dtp_request *req, struct dtp_comm *tp, struct dtp_need *need,
-			      struct dtp_phase_cost cost[DTP_NPHASES], struct dtp_err *err);
+/* What each phase takes, for a rank that the layers are then bound for: the very code of the run, on a backend that computes nothing
+ * (predict.c). */
+enum dtp_code dtp_run_foresee(struct dtp_pipeline *p, const struct dtp_request *req, int rank, struct dtp_need *need,
+			      struct dtp_phase_memory memory[DTP_NPHASES], struct dtp_err *err);
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support.h"
 
+#include "footprints.h"
 #include "progress.h"
 #include "units.h"
 
@@ -212,6 +213,8 @@ static void progress_json_is_an_object_a_line(void **state)
 	stage(&p, 0, DTP_PHASE_STEP, "step 2/3");
 	dtp_progress_event(&p, &(struct dtp_event){.kind = DTP_EVENT_IMAGE, .text = "a.png", .width = 64, .height = 32,
 						   .has_seed = true, .seed = UINT64_MAX});
+	const struct dtp_footprint f = {700, 200, 100, 1000, {.peak = 500}};
+	dtp_progress_event(&p, &(struct dtp_event){.kind = DTP_EVENT_MEMORY, .rank = 3, .text = "vae", .memory = &f});
 	dtp_fail(&why, DTP_FAILED, "rank 1 died");
 	assert_int_equal(dtp_progress_close(&p, DTP_FAILED, &why), DTP_FAILED);
 	assert_int_equal(why.code, DTP_OK); /* it has been told */
@@ -224,6 +227,8 @@ static void progress_json_is_an_object_a_line(void **state)
 		"{\"event\":\"stage\",\"phase\":\"step\",\"stage\":\"step 2/3\",\"seconds\":0.000,\"step\":2,\"steps\":3,"
 		"\"seconds_per_step\":4.000,\"seconds_left\":8.000}\n"
 		"{\"event\":\"image\",\"path\":\"a.png\",\"width\":64,\"height\":32,\"seed\":18446744073709551615}\n"
+		"{\"event\":\"memory\",\"name\":\"vae\",\"rank\":3,\"weights\":700,\"activations\":200,\"workspace\":100,\"predicted_bytes\":1000,"
+		"\"peak_bytes\":500,\"peak_of_predicted\":0.5,\"device_used_bytes\":null}\n"
 		"{\"event\":\"end\",\"code\":1,\"message\":\"rank 1 died\"}\n");
 }
 

@@ -48,6 +48,38 @@ for rank in 0 1; do
 done
 done_
 
+# In a run's events the largest rank of each phase has what bench prints of it.
+case_ a_run_tells_what_bench_prints
+bench tests/models/klein-tiny 2 bf16 --height 64 --width 96
+rm -f "$dir/x.png"
+# shellcheck disable=SC2086 # words
+"$emulated/difftp" --model tests/models/klein-tiny --tp-degree 2 --dtype bf16 $always --height 64 --width 96 --prompt fox -o "$dir/x.png" \
+	--progress json 2>"$dir/events" </dev/null || fail "exit code $?: $(cat "$dir/events")"
+! grep -q foreseen "$dir/events" || fail "$(grep foreseen "$dir/events")"
+for i in 0 1 2; do
+	want="{\"event\":\"memory\",\"name\":$("$TESTBIN/tool_json" "$dir/stdout" memory.$i.name | sed 's/.*/"&"/'),\"rank\":0"
+	for key in weights activations workspace predicted_bytes peak_bytes peak_of_predicted device_used_bytes; do
+		at=memory.$i.ranks.0 want="$want,\"$key\":$(number $key)"
+	done
+	grep -qxF "$want}" "$dir/events" || fail "no '$want}': $(grep memory "$dir/events")"
+done
+[ "$(grep -c '"event":"memory"' "$dir/events")" -eq 3 ] || fail "$(grep memory "$dir/events")"
+done_
+
+# Of each phase the line that takes most, beside what stays of others.
+case_ a_batch_takes_what_was_foreseen
+printf 'fox\n{"prompt":"owl","height":96,"width":128}\n{"prompt":"elk","height":96,"width":128}\n{"prompt":"cat","height":32,"width":32,"num_images":2}\n' >"$dir/lines"
+for offload in none stage; do
+	rm -rf "$dir/batch"
+	# shellcheck disable=SC2086 # words
+	"$emulated/difftp" --model tests/models/klein-tiny --tp-degree 2 $always --height 64 --width 64 --seed 1 --prompts "$dir/lines" \
+		--offload $offload -o "$dir/batch" --progress json 2>"$dir/events" </dev/null || fail "exit code $?: $(cat "$dir/events")"
+	[ "$(grep '"event":"memory"' "$dir/events" | grep -c '"predicted_bytes":\([0-9]*\),"peak_bytes":\1,')" -eq 3 ] ||
+		fail "$offload: $(grep memory "$dir/events")"
+	! grep -q foreseen "$dir/events" || fail "$offload: $(grep foreseen "$dir/events")"
+done
+done_
+
 draw() { # OPTION...
 	rm -f "$dir/fox.png"
 	"$emulated/difftp" --model tests/models/klein-tiny --prompt fox --height 64 --width 64 --steps 1 --seed 1 --max-sequence-length 16 \

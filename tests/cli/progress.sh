@@ -64,6 +64,11 @@ for what in '"event":"stage","phase":"load","stage":"load transformer"' '"step":
 	grep -qF -- "$what" "$dir/err" || fail "no '$what': $(cat "$dir/err")"
 done
 [ "$(tail -n 1 "$dir/err")" = '{"event":"end","code":0}' ] || fail "the end: $(tail -n 1 "$dir/err")"
+[ "$(sed -n 's/^{"event":"memory","name":"\([a-z_]*\)","rank":0,.*"predicted_bytes":\([0-9]*\),"peak_bytes":\2,"peak_of_predicted":1,"device_used_bytes":null}$/\1/p' \
+	"$dir/err" | tr '\n' ' ')" = 'text_encoder transformer vae ' ] || fail "memory: $(grep memory "$dir/err")"
+# shellcheck disable=SC2086 # words
+"$DIFFTP" $draw --force --progress json -q -o "$dir/j.png" 2>"$dir/err" || fail "exit code $?"
+[ "$(cat "$dir/err")" = '{"event":"end","code":0}' ] || fail "with --quiet: $(cat "$dir/err")"
 # shellcheck disable=SC2086 # words
 "$DIFFTP" $draw --tp-degree 5 --progress json -o "$dir/j.png" 2>"$dir/err"
 [ $? -eq 2 ] || fail "degree 5 is no refusal"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a run took of memory beside what `difftp plan` and the check before the run foresaw, for the command bench. */
-#ifndef DTP_BENCH_MEMORY_H
-#define DTP_BENCH_MEMORY_H
+/* What a run took of memory beside what `difftp plan` and the check before the run foresaw: bench prints it, other runs tell it. */
+#ifndef DTP_FOOTPRINTS_H
+#define DTP_FOOTPRINTS_H
 
 #include "job.h"
 #include "json.h"
@@ -22,4 +22,10 @@ enum dtp_code dtp_footprints_collect(struct dtp_rank *r, struct dtp_footprints *
 /* A line for each phase: the rank that took most.  gpu: with what is in use of its device. */
 void dtp_footprints_print(const struct dtp_footprints *m, bool gpu);
 cJSON *dtp_footprints_json(const struct dtp_footprints *m); /* a list of phases */
+void dtp_footprint_add(cJSON *o, const struct dtp_footprint *f); /* its members */
+
+/* Where a rank took over a twentieth more in a phase than was foreseen: a line about the one that did most.  False: none did. */
+bool dtp_footprints_excess(const struct dtp_footprints *m, char *buf, size_t size);
+/* After a run that is to end well, on every rank: tells programs of the rank that took most in each phase, and people of an excess. */
+enum dtp_code dtp_footprints_tell(struct dtp_rank *r, struct dtp_err *err);
 #endif
