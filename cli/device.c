@@ -174,12 +174,11 @@ struct card {
 	char id[16], name[96];
 };
 
-static enum dtp_code own_card(const struct dtp_args *args, int local_rank, int *gpu, struct card *mine, struct dtp_err *err)
+static enum dtp_code own_card(const struct dtp_args *args, int local_rank, struct dtp_seated *out, struct card *mine, struct dtp_err *err)
 {
 	struct answer *a = calloc(1, sizeof *a);
 	enum dtp_code code = DTP_OK;
 
-	*gpu = 0;
 	if (!a)
 		return dtp_fail(err, DTP_FAILED, "out of memory for a list of GPUs");
 	if (args->device != DTP_ARG_CPU)
@@ -188,7 +187,8 @@ static enum dtp_code own_card(const struct dtp_args *args, int local_rank, int *
 		code = dtp_fail(err, a->err.code, "--device cuda: %s", a->err.message);
 	if (a->gpus.n) {
 		const struct dtp_gpu *own = &a->gpus.gpu[gpu_of(&a->gpus, local_rank)];
-		*gpu = own->number;
+		out->gpu = own->number;
+		out->gpus = a->gpus.n;
 		mine->bytes = own->bytes;
 		memcpy(mine->id, own->id, sizeof mine->id);
 		memcpy(mine->name, own->name, sizeof mine->name);
@@ -271,7 +271,7 @@ enum dtp_code dtp_device_agree(const struct dtp_args *args, struct dtp_comm *wor
 	*out = (struct dtp_seated){.memory.option = GPU_MEMORY};
 	cache_folder(out->cache, sizeof out->cache);
 	if (!code)
-		code = own_card(args, local_rank, &out->gpu, &mine, err);
+		code = own_card(args, local_rank, out, &mine, err);
 	if (!code)
 		code = dtp_all_gather(world, all, &mine, (int64_t)sizeof mine, DTP_U8, err);
 	if (!code)
@@ -300,15 +300,15 @@ enum dtp_code dtp_device_open(const struct dtp_seated *seated, enum dtp_dtype co
 	return seated->memory.n ? dtp_backend_cuda(compute, &options, out, err) : dtp_backend_cpu(compute, threads, out, err);
 }
 
-/* What is free now, with what this process has taken already: the backend's own, and the context, which nobody counts. */
-static uint64_t free_of(struct dtp_backend *be)
+/* What it has taken is the backend's own, and the context, which nobody counts. */
+uint64_t dtp_device_free(struct dtp_backend *be, int ranks)
 {
 	struct dtp_memory_use use;
 
 	be->ops->memory(be, &use);
 	if (!use.device_of) /* the driver did not say */
 		return INT64_MAX;
-	return use.device_of - use.device + use.in_use + dtp_rank_base_bytes(DTP_DEVICE_CUDA, 1);
+	return use.device_of - use.device + use.in_use + dtp_rank_base_bytes(DTP_DEVICE_CUDA, ranks);
 }
 
 static void lower(struct dtp_seated *seated, int rank, uint64_t bytes)
@@ -322,14 +322,14 @@ static void lower(struct dtp_seated *seated, int rank, uint64_t bytes)
 void dtp_device_room_alone(struct dtp_seated *seated, struct dtp_backend *be)
 {
 	if (seated->memory.n)
-		lower(seated, 0, free_of(be));
+		lower(seated, 0, dtp_device_free(be, 1));
 }
 
 enum dtp_code dtp_device_room(struct dtp_seated *seated, struct dtp_backend *be, struct dtp_comm *world, struct dtp_err *err)
 {
 	if (!seated->memory.n || seated->shared) /* ranks that share a GPU have their parts of it */
 		return DTP_OK;
-	uint64_t mine = free_of(be);
+	uint64_t mine = dtp_device_free(be, 1);
 	uint64_t *all = calloc((size_t)world->size, sizeof *all);
 	enum dtp_code code = all ? dtp_all_gather(world, all, &mine, 1, DTP_I64, err)
 				 : dtp_fail(err, DTP_FAILED, "out of memory for %d ranks", world->size);

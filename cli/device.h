@@ -32,6 +32,7 @@ void dtp_device_text(const struct dtp_gpus *gpus, int ranks, char *buf, size_t s
 /* In a rank: what --device comes to here, which must be the same for all ranks of world. */
 struct dtp_seated {
 	int gpu;                  /* this rank's, as CUDA numbers them */
+	int gpus;                 /* how many this process may use */
 	bool shared;              /* some ranks of world share a GPU */
 	struct dtp_limits memory; /* for each rank, of its GPU; n == 0: they compute on CPUs */
 	char cache[4096];         /* folder of cuDNN's finished plans; "": none */
@@ -45,6 +46,8 @@ void dtp_device_alone(const struct dtp_gpus *gpus, struct dtp_seated *out);
 enum dtp_code dtp_device_room(struct dtp_seated *seated, struct dtp_backend *be, struct dtp_comm *world, struct dtp_err *err);
 /* The same for a process that is no rank. */
 void dtp_device_room_alone(struct dtp_seated *seated, struct dtp_backend *be);
+/* What a process may have of its GPU now: what is free, and what it has taken already, with NCCL's buffers where `ranks` that sum have met. */
+uint64_t dtp_device_free(struct dtp_backend *be, int ranks);
 /* Then this rank's backend, which `seated` must outlive; threads: of one on a CPU, what args say of GPUs: of one on a GPU. */
 enum dtp_code dtp_device_open(const struct dtp_seated *seated, enum dtp_dtype compute, int threads, const struct dtp_args *args,
 			      const struct dtp_monitor *mon, struct dtp_backend **out, struct dtp_err *err);

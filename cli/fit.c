@@ -157,6 +157,15 @@ int dtp_fit_smallest(struct dtp_pipeline *p, const struct dtp_options *o, const 
 
 /* ---- refusal */
 
+/* Of all ranks where the host's memory bounds them together, else of the one that needs most. */
+static void add_advice(const char *text, const struct dtp_fit *fit, bool each, const struct dtp_bound *b, struct dtp_err *err)
+{
+	size_t used = strlen(err->message);
+
+	snprintf(err->message + used, sizeof err->message - used, "\n%s needs %s%s and fits", text,
+		 dtp_bytes_text(each ? fit->largest : of_all(fit, b)).s, each ? " a rank" : "");
+}
+
 /* Appends "TEXT needs X and fits" as advice if the changed job fits. */
 static void advise(const struct dtp_options *o, const struct dtp_request *asked, const struct dtp_bound *b, const char *text,
 		   struct dtp_err *err)
@@ -171,18 +180,24 @@ static void advise(const struct dtp_options *o, const struct dtp_request *asked,
 	if (dtp_pipeline_open(&quick, &dtp_monitor_none, &p, &ignored))
 		return;
 	if (!dtp_pipeline_resolve(p, &r, &ignored) && !dtp_fit_predict(p, o, &r, &fit, &ignored) &&
-	    dtp_fits(&fit, o->tp_degree, b)) {
-		size_t used = strlen(err->message);
-		snprintf(err->message + used, sizeof err->message - used, "\n%s needs %s and fits", text,
-			 dtp_bytes_text(of_all(&fit, b)).s);
-	}
+	    dtp_fits(&fit, o->tp_degree, b))
+		add_advice(text, &fit, b->device && o->tp_degree * replicas(b) > 1, b, err);
 	dtp_pipeline_close(p);
+}
+
+/* Ranks of a replica that have a device each, or as many as are tried. */
+static int most_ranks(const struct dtp_bound *b)
+{
+	int n = b->device ? b->device->n / replicas(b) : b->limit && b->limit->n ? DTP_MAX_DEGREE_TRIED : 0;
+
+	return n < DTP_MAX_DEGREE_TRIED ? n : DTP_MAX_DEGREE_TRIED;
 }
 
 static void advise_degree(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
 			  const struct dtp_bound *b, struct dtp_err *err)
 {
 	struct dtp_fit fit;
+	char text[32];
 	int degree = 0;
 
 	/* A list of limits is for the present number of ranks. */
@@ -192,14 +207,12 @@ static void advise_degree(struct dtp_pipeline *p, const struct dtp_options *o, c
 	if (o->tp_degree > 1)
 		degree = dtp_fit_smallest(p, o, r, b, 1, 1, &fit);
 	/* More of them have less each. */
-	if (!degree && b->limit && b->limit->n)
-		degree = dtp_fit_smallest(p, o, r, b, o->tp_degree + 1, DTP_MAX_DEGREE_TRIED, &fit);
+	if (!degree)
+		degree = dtp_fit_smallest(p, o, r, b, o->tp_degree + 1, most_ranks(b), &fit);
 	if (!degree)
 		return;
-	size_t used = strlen(err->message);
-	snprintf(err->message + used, sizeof err->message - used, "\n--tp-degree %d needs %s%s and fits", degree,
-		 dtp_bytes_text(b->limit && b->limit->n ? fit.largest : of_all(&fit, b)).s,
-		 b->limit && b->limit->n ? " a rank" : "");
+	snprintf(text, sizeof text, "--tp-degree %d", degree);
+	add_advice(text, &fit, b->device || (b->limit && b->limit->n), b, err);
 }
 
 static void advise_size(const struct dtp_options *o, const struct dtp_request *r, const struct dtp_bound *b,
@@ -261,6 +274,16 @@ static void advise_all(struct dtp_pipeline *p, const struct dtp_options *o, cons
 		advise_fewer_replicas(o, r, b, err);
 	advise_degree(p, o, r, b, err);
 	advise_size(o, r, b, err);
+}
+
+void dtp_fit_advise(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r, const struct dtp_bound *b,
+		    struct dtp_err *err)
+{
+	struct dtp_err ignored = DTP_ERR_INIT;
+	struct dtp_fit fit;
+
+	if (!dtp_fit_predict(p, o, r, &fit, &ignored) && !dtp_fits(&fit, o->tp_degree, b))
+		advise_all(p, o, r, b, err);
 }
 
 /* The peak of one rank, as a message's second line. */

@@ -62,6 +62,10 @@ int dtp_fit_smallest(struct dtp_pipeline *p, const struct dtp_options *o, const 
 /* Whether the whole model that verify computes beside ranks on GPUs fits into the memory of rank 0's host. */
 enum dtp_code dtp_fit_check_whole(struct dtp_pipeline *p, const struct dtp_request *r, const struct dtp_host_memory *host,
 				  struct dtp_err *err);
+/* The job was out of memory where it ran, so that the bound is what it could have had: appends to the message what would fit, unless the
+ * prediction says that the job does. */
+void dtp_fit_advise(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r, const struct dtp_bound *b,
+		    struct dtp_err *err);
 /* DTP_REFUSED with all the numbers, and with what would fit instead, when a bound is broken. */
 enum dtp_code dtp_fit_check(struct dtp_pipeline *p, const struct dtp_options *o, const struct dtp_request *r,
 			    const struct dtp_bound *b, struct dtp_err *err);

@@ -141,6 +141,7 @@ static enum dtp_code agree_on_memory(struct dtp_rank *r, struct dtp_err *err)
 	/* The first process knew the GPUs' memory, but not what of it others have taken. */
 	if (f.over && !args->prompts && r->options.device == DTP_DEVICE_CUDA)
 		return dtp_fit_check(r->pipeline, &r->options, &share, f.over, err);
+	r->stay = f.stay;
 	r->spare = f.room.have > f.room.need ? f.room.have - f.room.need : 0;
 	r->request.passes_in_turn = share.passes_in_turn;
 	if (r->rank == 0 && r->request.passes_in_turn && wish.passes)
@@ -239,6 +240,23 @@ static void share_threads(struct dtp_rank *r, const struct dtp_worker *w)
 	r->threads = dtp_host_share(r->node_threads, ranks, rank);
 }
 
+/* A GPU had less room than it had at the check, or the check said too little: what would fit into what this rank could have had.  Of a
+ * batch's line nothing is known here, and ranks that share a GPU have no room of their own. */
+static void advise(struct dtp_rank *r, struct dtp_err *err)
+{
+	struct dtp_limits room = {.n = r->seated.gpus > r->size ? r->seated.gpus : r->size};
+	struct dtp_bound bound = {.replicas = (int)r->args->dp_degree, .device = &room};
+	struct dtp_request share = largest_share(r->args, &r->request);
+	struct dtp_options o = r->options;
+
+	if (r->args->prompts || r->seated.shared)
+		return;
+	o.stay = r->stay;
+	for (int i = 0; i < room.n; i++)
+		room.bytes[i] = dtp_device_free(r->backend, r->options.tp_degree);
+	dtp_fit_advise(r->pipeline, &o, &share, &bound, err);
+}
+
 static enum dtp_code run_rank(const struct dtp_args *args, dtp_rank_fn work, struct dtp_err *err)
 {
 	struct dtp_rank r = {.args = args};
@@ -256,6 +274,8 @@ static enum dtp_code run_rank(const struct dtp_args *args, dtp_rank_fn work, str
 		code = set_up(&r, err);
 		if (code == DTP_OK)
 			code = work(&r, err);
+		if (code && err->no_room && r.backend)
+			advise(&r, err);
 		if (code == DTP_OK) /* replicas leave together: the end of one is no lost peer of the others */
 			code = dtp_barrier(r.world, err);
 		dtp_inputs_free(&r.inputs);

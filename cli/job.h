@@ -27,6 +27,7 @@ struct dtp_rank {
 	struct dtp_mesh mesh;
 	struct dtp_comm *neighbours; /* by which mesh.copies meet; NULL: there are none */
 	struct dtp_hosts *hosts;    /* whose memory bounds the job */
+	struct dtp_residency stay;  /* what was chosen to stay in memory; of a batch each line says */
 	uint64_t spare;             /* what the job leaves of the memory of the rank with least room, in bytes; of a batch 0 */
 	int rank, size;
 	int threads, node_threads;  /* of this rank; of all ranks of its replica on this machine */

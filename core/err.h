@@ -22,12 +22,13 @@ struct dtp_err {
 	enum dtp_code code;
 	int rank;          /* -1 until the process stamps it */
 	bool verdict;      /* what the job as a whole has come to (some of its images failed): nothing is wrong with the rank */
+	bool no_room;      /* the device's memory is used up: whoever knows what would take less may add it */
 	bool secondary;    /* likely the consequence of another rank's failure (a peer was lost) */
 	char stage[64];    /* what the rank was doing; stamped by the process, not by whoever fails */
 	char message[2048];/* one or more lines, no trailing newline: what failed, where, what to do */
 };
 
-#define DTP_ERR_INIT {DTP_OK, -1, false, false, "", ""}
+#define DTP_ERR_INIT {DTP_OK, -1, false, false, false, "", ""}
 
 /* Fills *err (err may be NULL) and returns code, so that a failing function ends in
  * `return dtp_fail(err, DTP_REFUSED, "'%s': ...", name);`.  Form of messages: what first, names in single

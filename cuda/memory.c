@@ -12,6 +12,8 @@ static enum dtp_code no_memory(const struct dtp_cuda *cu, uint64_t nbytes, int l
 
 	if (cudaMemGetInfo(&left, &all))
 		cudaGetLastError();
+	if (err)
+		err->no_room = true;
 	return dtp_fail(err, DTP_FAILED, "out of GPU memory: %" PRIu64 " bytes are needed, %zu of %zu are free, %" PRIu64 " are held by this "
 			"rank: cudaMalloc, %s:%d\ndifftp plan --device cuda says what fits; more ranks, a smaller picture or --dtype bf16 take less, nvidia-smi "
 			"lists who else uses the GPU", nbytes, left, all, cu->in_use, __FILE__, line);

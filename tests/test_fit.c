@@ -269,6 +269,42 @@ static void fit_finds_the_smallest_degree(void **state)
 	assert_int_equal(dtp_fit_smallest(&p, &o, &request, &bound, 1, 64, &fit), 0);
 }
 
+/* More ranks are an advice as far as there are devices for them. */
+static void fit_advises_more_ranks_where_there_are_devices(void **state)
+{
+	(void)state;
+	struct dtp_options o = {.tp_degree = 2, .compute = DTP_BF16};
+	struct dtp_pipeline p = {o};
+	struct dtp_limits l;
+	struct dtp_bound bound = {.device = &l};
+
+	assert_int_equal(dtp_devices_parse("4x700MB", &l, &err), DTP_OK);
+	dtp_fit_check(&p, &o, &request, &bound, &err);
+	assert_message(&err, DTP_REFUSED, "\n--tp-degree 3 needs 664 MB a rank and fits", NULL);
+	bound.replicas = 2;
+	dtp_fit_check(&p, &o, &request, &bound, &err);
+	assert_null(strstr(err.message, "tp-degree"));
+}
+
+static void fit_of_a_job_that_was_out_of_memory(void **state)
+{
+	(void)state;
+	struct dtp_options o = {.tp_degree = 2, .compute = DTP_BF16};
+	struct dtp_pipeline p = {o};
+	struct dtp_limits l;
+	struct dtp_bound bound = {.device = &l};
+
+	assert_int_equal(dtp_devices_parse("4x2GB", &l, &err), DTP_OK);
+	dtp_fail(&err, DTP_FAILED, "out of GPU memory");
+	dtp_fit_advise(&p, &o, &request, &bound, &err);
+	assert_string_equal(err.message, "out of GPU memory"); /* it should have fitted: nothing is known of what would */
+	assert_int_equal(dtp_devices_parse("4x700MB", &l, &err), DTP_OK);
+	dtp_fail(&err, DTP_FAILED, "out of GPU memory");
+	dtp_fit_advise(&p, &o, &request, &bound, &err);
+	assert_int_equal(err.code, DTP_FAILED);
+	assert_string_equal(err.message, "out of GPU memory\n--tp-degree 3 needs 664 MB a rank and fits");
+}
+
 /* What is chosen where each rank may take so much, of a guided picture if passes_in_turn is not NULL. */
 static struct dtp_offload choose_guided(enum dtp_arg_offload asked, int images, bool prompts, uint64_t limit, bool *passes_in_turn)
 {
@@ -525,6 +561,8 @@ int main(void)
 		cmocka_unit_test(fit_of_the_whole_model_beside_gpus),
 		cmocka_unit_test(fit_holds_each_rank_to_its_limit),
 		cmocka_unit_test(fit_finds_the_smallest_degree),
+		cmocka_unit_test(fit_advises_more_ranks_where_there_are_devices),
+		cmocka_unit_test(fit_of_a_job_that_was_out_of_memory),
 		cmocka_unit_test(offload_keeps_what_fits),
 		cmocka_unit_test(offload_does_not_change_the_passes),
 		cmocka_unit_test(offload_is_told_with_its_numbers),

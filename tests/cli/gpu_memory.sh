@@ -133,5 +133,25 @@ DIFFTP_EMU_MEMORY=2000000000 DIFFTP_EMU_FAIL=cudaMalloc:9 draw
 [ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"
 says 'rank 0 .*out of GPU memory: [1-9][0-9]* bytes are needed, 1[0-9]* of 2000000000 are free, [1-9][0-9]* are held by this rank: cudaMalloc, cuda/memory.c:[0-9]'
 says 'difftp plan --device cuda says what fits'
+! grep -q 'and fits' "$dir/stderr" || fail "it should have fitted: $(cat "$dir/stderr")"
+done_
+
+# Another program takes all but 110 MB while the weights are loaded, of which 105 are workspace.
+case_ what_would_have_fitted_is_told
+export DIFFTP_EMU_MEMORY=2000000000 DIFFTP_EMU_TAKEN=1890000000 DIFFTP_EMU_TAKEN_AT=5
+draw --tp-degree 2 --height 256 --width 256
+[ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+says "rank 0 .*'load vae'.*out of GPU memory: "
+says '^--output-type latent, for difftp decode elsewhere, needs 1.0 GB a rank and fits$'
+says '^--tp-degree 1 needs 785 MB a rank and fits$'
+says '^--height 128 --width 128 needs 1.0 GB a rank and fits$'
+draw --tp-degree 2 --height 128 --width 128
+[ $rc -eq 0 ] || fail "the advice is wrong: $(cat "$dir/stderr")"
+DIFFTP_EMU_TAKEN=1890500000 draw --offload none --force
+[ $rc -eq 1 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+says '^--offload stage needs 7[0-9]* MB and fits$'
+DIFFTP_EMU_TAKEN=1890500000 draw --offload stage --force
+[ $rc -eq 0 ] || fail "the advice is wrong: $(cat "$dir/stderr")"
+unset DIFFTP_EMU_MEMORY DIFFTP_EMU_TAKEN DIFFTP_EMU_TAKEN_AT
 done_
 finish

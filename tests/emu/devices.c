@@ -5,7 +5,8 @@
  *   DIFFTP_EMU_OTHER     the first of those that are of another kind, with half of the memory (none), and
  *   DIFFTP_EMU_OTHER_ARCH  their compute capability (that of the first)
  *   DIFFTP_EMU_MEMORY    bytes of each (16 GiB)
- *   DIFFTP_EMU_TAKEN     how many of them other programs have (0)
+ *   DIFFTP_EMU_TAKEN     how many of them other programs have (0), and
+ *   DIFFTP_EMU_TAKEN_AT    since this process has allocated so often (0)
  *   DIFFTP_EMU_DRIVER    the newest CUDA version that the driver knows (that of the headers) */
 #include "runtime.h"
 

@@ -150,12 +150,13 @@ void emu_heap_close(void)
 
 static uint64_t in_use(int device)
 {
-	uint64_t n = emu_setting("DIFFTP_EMU_TAKEN", 0);
+	bool late = emu_setting("DIFFTP_EMU_TAKEN_AT", 0) > device_heap.n;
+	uint64_t n = late ? 0 : emu_setting("DIFFTP_EMU_TAKEN", 0);
 
 	for (size_t i = 0; i < device_heap.n; i++)
 		if (device_heap.blocks[i].alive && device_heap.blocks[i].device == device)
 			n += device_heap.blocks[i].size;
-	return n;
+	return n < emu_device_memory(device) ? n : emu_device_memory(device);
 }
 
 static struct block *block_new(enum emu_memory kind, size_t size)
