@@ -10,18 +10,18 @@ for what in klein-tiny_96x64 klein-tiny_default512 klein-tiny-sharded_64x64 klei
 	golden deferred "golden_stages_${what}_tp2"
 done
 
-# draw DEGREE FAULT COUNTS: a picture in so many steps, with that fault; how often each function was called goes to COUNTS.
-steps=1
+# draw DEGREE FAULT COUNTS: a picture of each replica in so many steps, with that fault; how often each function was called goes to COUNTS.
+steps=1 replicas=1
 draw() {
-	rm -f "$dir/fox.png"
+	rm -f "$dir"/fox_*.png
 	DIFFTP_EMU_FAIL=$2 DIFFTP_EMU_CALLS=$3 timeout 180 "$emulated/difftp" --model tests/models/klein-tiny --prompt "a red fox" \
-		--height 64 --width 64 --steps "$steps" --seed 1 --dtype fp32 --tp-degree "$1" --timeout 60 -o "$dir/fox.png" \
-		>"$dir/out" 2>"$dir/err" </dev/null
+		--height 64 --width 64 --steps "$steps" --seed 1 --dtype fp32 --tp-degree "$1" --dp-degree "$replicas" -n "$replicas" \
+		--timeout 60 -o "$dir/fox_{index}.png" >"$dir/out" 2>"$dir/err" </dev/null
 }
 
 # one_fault DEGREE CALL FAULT RANK: the run fails and names the call and the rank; or it does without, and draws the right picture.
 one_fault() {
-	case_ "fault_$3"
+	case_ "fault_$3_dp$replicas"
 	draw "$1" "$3" ""
 	rc=$?
 	call=$2
@@ -32,12 +32,12 @@ one_fault() {
 		fail "the runtime is used wrongly, or something is left"
 	fi
 	case $rc in
-	0) cmp -s "$dir/fox.png" "$dir/right$1.png" || fail "another picture" ;;
+	0) cmp -s "$dir/fox_0000.png" "$dir/right$1.png" || fail "another picture" ;;
 	1 | 2)
 		grep -q "$call" "$dir/err" || fail "the call is not named"
 		grep -q 'cuda/[a-z_]*\.cu*:[0-9]' "$dir/err" || fail "no file is named"
 		grep -q -e "rank $4 " -e '^difftp: --device' -e '^difftp: the GPUs cannot be used' "$dir/err" || fail "neither a rank nor the start is named"
-		[ ! -e "$dir/fox.png" ] || fail "a picture is there"
+		[ ! -e "$dir/fox_0000.png" ] || fail "a picture is there"
 		;;
 	*) fail "exit code $rc" ;;
 	esac
@@ -47,10 +47,10 @@ one_fault() {
 
 # each_call DEGREE DEVICE RANK NAMES: the first and the last of the calls that a process makes to each function of these names.
 each_call() {
-	case_ "faults_none_tp$1"
+	case_ "faults_none_tp$1_dp$replicas"
 	rm -f "$dir/calls"
 	draw "$1" "" "$dir/calls" || fail "exit code $?: $(cat "$dir/err")"
-	mv "$dir/fox.png" "$dir/right$1.png"
+	mv "$dir/fox_0000.png" "$dir/right$1.png"
 	sort -k1,1 -k2,2nr "$dir/calls" | awk -v names="$4" '$1 != last && $1 ~ names { print } { last = $1 }' >"$dir/most"
 	[ -s "$dir/most" ] || fail "no calls"
 	done_
@@ -61,6 +61,10 @@ each_call() {
 }
 each_call 1 "" 0 '^(cu|work)'
 each_call 2 @1 1 '^(nccl|work|cudaStreamWaitEvent|cudaStreamCreateWithPriority|cudaEventRecord|cudaDeviceGetStream)'
+# Replicas have a communicator beside those of their ranks.
+replicas=2
+each_call 2 @1 1 '^nccl'
+replicas=1
 # The second step becomes a graph, the third is launched as one.
 steps=3
 each_call 1 "" 0 '^cuda(Graph|StreamBegin|StreamEnd)'
