@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_WHOLE 9007199254740992.0 /* 2^53: from here on a JSON number may be another than what was written */
-
 struct nth {
 	int left;
 	char word[64];
@@ -124,7 +122,7 @@ static enum dtp_code take_number(const struct dtp_option *o, const cJSON *v, str
 {
 	char text[32];
 
-	if (o->kind != DTP_OPT_FLOAT && fabs(v->valuedouble) > MAX_WHOLE)
+	if (o->kind != DTP_OPT_FLOAT && fabs(v->valuedouble) >= DTP_JSON_EXACT)
 		return dtp_fail(err, DTP_REFUSED, "'%.64s' is too large for a JSON number to be exact: write it as a string", v->string);
 	snprintf(text, sizeof text, "%.17g", v->valuedouble);
 	return dtp_args_set(args, o, text, err);

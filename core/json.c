@@ -8,7 +8,6 @@
 #include <string.h>
 
 #define DEFAULT_MAX_BYTES ((size_t)64 << 20)
-#define EXACT 9007199254740992.0 /* 2^53: whole numbers beyond it are not exact in a double */
 
 static int compare_strings(const void *a, const void *b)
 {
@@ -163,14 +162,14 @@ static bool whole_within(const cJSON *v, int64_t min, int64_t max)
 	if (!cJSON_IsNumber(v))
 		return false;
 	double d = v->valuedouble;
-	if (!(d >= -EXACT && d <= EXACT) || d != floor(d))
+	if (!(fabs(d) < DTP_JSON_EXACT) || d != floor(d))
 		return false;
 	return (int64_t)d >= min && (int64_t)d <= max;
 }
 
 static void describe_range(char *buf, size_t size, int64_t min, int64_t max)
 {
-	if (max >= (int64_t)EXACT)
+	if (max >= (int64_t)DTP_JSON_EXACT)
 		snprintf(buf, size, "at least %lld", (long long)min);
 	else
 		snprintf(buf, size, "from %lld to %lld", (long long)min, (long long)max);

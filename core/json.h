@@ -8,6 +8,9 @@
 #include <stdint.h>
 #include <cjson/cJSON.h>
 
+/* 2^53: from here on a number, which is a double, may be another than what was written. */
+#define DTP_JSON_EXACT 9007199254740992.0
+
 struct dtp_json {
 	char *path;  /* for messages */
 	cJSON *root;

@@ -8,8 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define EXACT 9007199254740992.0 /* 2^53 */
-
 /* Every dtype of the format; those that dtp_dtype_parse does not know are carried by name. */
 static const struct {
 	const char *name;
@@ -30,8 +28,8 @@ static int bits_of(const char *dtype)
 
 static bool whole(const cJSON *v, uint64_t *out)
 {
-	/* Written so that NaN fails too.  JSON numbers are doubles: beyond 2^53 they may already be rounded. */
-	if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0 && v->valuedouble <= EXACT) ||
+	/* Written so that NaN fails too. */
+	if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0 && v->valuedouble < DTP_JSON_EXACT) ||
 	    v->valuedouble != floor(v->valuedouble))
 		return false;
 	*out = (uint64_t)v->valuedouble;
@@ -56,7 +54,7 @@ static enum dtp_code parse_shape(const char *path, const cJSON *array, struct dt
 					path, e->name, cJSON_GetArraySize(array), DTP_ST_MAX_DIMS);
 		if (!whole(c, &d))
 			return dtp_fail(err, DTP_REFUSED,
-					"'%s': tensor '%.200s': dimension %d of its shape is no whole number from 0 to 2^53",
+					"'%s': tensor '%.200s': dimension %d of its shape is no whole number below 2^53",
 					path, e->name, e->ndim);
 		e->shape[e->ndim++] = (int64_t)d;
 	}
@@ -71,7 +69,7 @@ static enum dtp_code parse_offsets(const char *path, const cJSON *array, struct 
 	if (!cJSON_IsArray(array) || cJSON_GetArraySize(array) != 2)
 		return refuse(path, e->name, "no 'data_offsets', expected an array of two whole numbers", err);
 	if (!whole(array->child, &begin) || !whole(array->child->next, &end))
-		return refuse(path, e->name, "its data_offsets are no whole numbers from 0 to 2^53", err);
+		return refuse(path, e->name, "its data_offsets are no whole numbers below 2^53", err);
 	if (begin > end)
 		return dtp_fail(err, DTP_REFUSED, "'%s': tensor '%.200s': its data begins at %" PRIu64 " and ends before, at %"
 				PRIu64, path, e->name, begin, end);

@@ -68,8 +68,8 @@ static void line_is_an_object(void **state)
 	assert_string_equal(line.args.output, "a/b.png");
 	parses("{\"prompt\":\"\",\"seed\":\"18446744073709551615\"}");
 	assert_true(line.args.seed == UINT64_MAX && !line.has_output);
-	parses("{\"prompt\":\"\",\"seed\":9007199254740992,\"steps\":2e1}");
-	assert_true(line.args.seed == UINT64_C(9007199254740992) && line.args.steps == 20);
+	parses("{\"prompt\":\"\",\"seed\":9007199254740991,\"steps\":2e1}");
+	assert_true(line.args.seed == UINT64_C(9007199254740991) && line.args.steps == 20);
 }
 
 static void line_says_what_is_wrong(void **state)
@@ -85,6 +85,9 @@ static void line_says_what_is_wrong(void **state)
 	refused("{\"prompt\":\"x\",\"width\":true}", "'width' is true or false, expected a number");
 	refused("{\"prompt\":\"x\",\"seed\":[1]}", "'seed' is an array, expected a number or a string of digits");
 	refused("{\"prompt\":\"x\",\"seed\":-1}", "option '--seed': '-1' is not a whole number (0 to 18446744073709551615)");
+	/* the second is read as the first */
+	refused("{\"prompt\":\"x\",\"seed\":9007199254740992}", "'seed' is too large for a JSON number to be exact: write it as a string");
+	refused("{\"prompt\":\"x\",\"seed\":9007199254740993}", "'seed' is too large for a JSON number to be exact: write it as a string");
 	refused("{\"prompt\":\"x\",\"height\":0}", "option '--height': 0 is out of range (1 to 16384)");
 	refused("{\"prompt\":\"x\",\"guidance_scale\":1e9}", "option '--guidance-scale': 1000000000 is out of range (0 to 1000)");
 	refused("{\"prompt\":\"x\",\"model\":\"y\"}", "'model' is no key of a line");

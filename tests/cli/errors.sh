@@ -218,7 +218,7 @@ bad weights_overlap \
 model
 "$damage" tensor "$m/$w" x_embedder.weight data_offsets '[0, 18446744073709551615]'
 bad weights_out_of_range \
-	"'DIR/m/transformer/diffusion_pytorch_model.safetensors': tensor 'x_embedder.weight': its data_offsets are no whole numbers from 0 to 2^53"
+	"'DIR/m/transformer/diffusion_pytorch_model.safetensors': tensor 'x_embedder.weight': its data_offsets are no whole numbers below 2^53"
 model
 "$damage" rename "$m/$w" x_embedder.weight x_embedder.wait
 bad tensor_missing \
