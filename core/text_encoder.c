@@ -79,6 +79,17 @@ static void mlp(struct dtp_ctx *c, const struct dtp_text_encoder *t, const struc
 	dtp_arena_release(&c->scratch, mark);
 }
 
+static int last_wanted(const struct dtp_text_encoder *t)
+{
+	return t->family->wanted[DTP_HIDDEN_STATES - 1];
+}
+
+/* The reference's last hidden state is the one behind the final norm: whether that is the last one wanted. */
+static bool is_normed(const struct dtp_text_encoder *t)
+{
+	return t->config.layers == last_wanted(t);
+}
+
 /* Hidden state k: kept as a part of the embedding where it is wanted; recorded where the reference has it. */
 static void hidden_state(struct dtp_ctx *c, const struct dtp_text_encoder *t, struct dtp_tensor x, int k,
 			 struct dtp_tensor out, const char *name)
@@ -102,9 +113,11 @@ void dtp_text_forward(struct dtp_ctx *c, const struct dtp_text_encoder *t, const
 	struct dtp_rope_table r = rope(c, &t->config, prompt->length);
 	struct dtp_tensor x = dtp_embed(c, &t->embed, prompt->ids, prompt->length);
 	hidden_state(c, t, x, 0, out, name);
-	for (int i = 0; i < t->family->wanted[DTP_HIDDEN_STATES - 1]; i++) {
+	for (int i = 0, last = last_wanted(t); i < last; i++) {
 		attention(c, t, &t->layers[i], x, prompt, &r);
 		mlp(c, t, &t->layers[i], x);
+		if (i + 1 == last && is_normed(t))
+			x = dtp_rms_norm(c, &t->final_norm, x, (float)t->config.eps);
 		hidden_state(c, t, x, i + 1, out, name);
 	}
 	dtp_stage(c, out, DTP_WHOLE, NULL, "%s.prompt_embeds", name);
@@ -141,7 +154,7 @@ static void declare_layer(struct dtp_text_encoder *t, int i)
 	dtp_tree_norm(tree, &l->input_norm, H, false, "layers.%d.input_layernorm", i);
 	dtp_tree_norm(tree, &l->post_norm, H, false, "layers.%d.post_attention_layernorm", i);
 	for (int m = first; m < tree->n; m++)
-		tree->modules[m].needed = i < t->family->wanted[DTP_HIDDEN_STATES - 1];
+		tree->modules[m].needed = i < last_wanted(t);
 }
 
 static void declare(struct dtp_text_encoder *t)
@@ -154,7 +167,7 @@ static void declare(struct dtp_text_encoder *t)
 	for (int i = 0; i < t->config.layers; i++)
 		declare_layer(t, i);
 	int norm = dtp_tree_norm(tree, &t->final_norm, t->config.hidden, false, "norm");
-	tree->modules[norm].needed = false;
+	tree->modules[norm].needed = is_normed(t);
 }
 
 /* ---- config.json */
@@ -238,9 +251,9 @@ static enum dtp_code read_config(const struct dtp_json *doc, struct dtp_text_enc
 	if (cfg->heads % cfg->kv_heads || cfg->head_dim % 2)
 		return dtp_fail(err, DTP_REFUSED, "%s: %lld heads of %lld with %lld key-value heads: no such model", doc->path,
 				(long long)cfg->heads, (long long)cfg->head_dim, (long long)cfg->kv_heads);
-	if (cfg->layers < t->family->wanted[DTP_HIDDEN_STATES - 1])
+	if (cfg->layers < last_wanted(t))
 		return dtp_fail(err, DTP_REFUSED, "%s: 'num_hidden_layers' is %lld, hidden state %d is needed", doc->path,
-				(long long)cfg->layers, t->family->wanted[DTP_HIDDEN_STATES - 1]);
+				(long long)cfg->layers, last_wanted(t));
 	return DTP_OK;
 }
 

@@ -50,7 +50,8 @@ int64_t dtp_text_width(const struct dtp_text_encoder *t); /* of a prompt embeddi
 /* What stands before the decoder's names in this checkpoint; where nothing fits, what should. */
 const char *dtp_text_prefix(const struct dtp_text_encoder *t, const struct dtp_st *st);
 
-/* out [L, 3 * hidden], compute dtype: the wanted hidden states side by side.  Stages: NAME.hidden_states.k and
+/* out [L, 3 * hidden], compute dtype: the wanted hidden states side by side, the last through the final norm where no layer is behind
+ * it.  Stages: NAME.hidden_states.k and
  * NAME.prompt_embeds. */
 void dtp_text_forward(struct dtp_ctx *c, const struct dtp_text_encoder *t, const struct dtp_prompt *prompt,
 		      struct dtp_tensor out, const char *name);

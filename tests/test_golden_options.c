@@ -4,6 +4,8 @@
 
 #include "embeds.h"
 
+#include <sys/stat.h>
+
 /* A plan with a key that has no '*', of the style that cuts a replicated input. */
 static void split_input_plan(void **state)
 {
@@ -242,6 +244,83 @@ static void given_noise(void **state)
 	compare_all(dump, cases[s->which]);
 }
 
+/* ---- a text encoder that ends where the last wanted hidden state is */
+
+static const struct {
+	const char *layers, *fewer, *state, *norm;
+	double eps;
+} short_encoder[] = {
+	[KLEIN] = {"\"num_hidden_layers\": 28", "\"num_hidden_layers\": 27", "text.hidden_states.27", "model.norm.weight", 1e-6},
+	[DEV] = {"\"num_hidden_layers\": 32", "\"num_hidden_layers\": 30", "text.hidden_states.30", "language_model.model.norm.weight",
+		 1e-5},
+};
+
+/* The model's folder with fewer layers in the text encoder's config.json; what is not changed is linked. */
+static const char *shorten(int which)
+{
+	static const char *const parts[] = {"model_index.json", "scheduler", "tokenizer", "transformer", "vae"};
+	static char dir[600];
+	char from[4096], to[700];
+
+	snprintf(dir, sizeof dir, "%s/short-%d", temp_dir(), which);
+	snprintf(to, sizeof to, "%s/text_encoder", dir);
+	assert_true(!mkdir(dir, 0700) && !mkdir(to, 0700));
+	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+		assert_non_null(realpath(fixture("models/%s/%s", cases[which][0], parts[i]), from));
+		snprintf(to, sizeof to, "%s/%s", dir, parts[i]);
+		assert_int_equal(symlink(from, to), 0);
+	}
+	assert_non_null(realpath(fixture("models/%s/text_encoder/model.safetensors", cases[which][0]), from));
+	snprintf(to, sizeof to, "%s/text_encoder/model.safetensors", dir);
+	assert_int_equal(symlink(from, to), 0);
+	char *config = read_file(fixture("models/%s/text_encoder/config.json", cases[which][0]), NULL);
+	char *at = strstr(config, short_encoder[which].layers);
+	assert_non_null(at);
+	memcpy(at, short_encoder[which].fewer, strlen(short_encoder[which].fewer));
+	snprintf(to, sizeof to, "%s/text_encoder/config.json", dir);
+	write_file(to, config, strlen(config));
+	free(config);
+	return dir;
+}
+
+/* transformers' hidden_states ends behind the final norm: what it recorded of the longer model, normed. */
+static void last_layer_is_wanted(void **state)
+{
+	const struct spec *s = *state;
+	char path[700], png[700];
+	struct dtp_st ours, golden, weights;
+	size_t n, m, width;
+	struct call c;
+
+	snprintf(path, sizeof path, "%s/short.safetensors", temp_dir());
+	snprintf(png, sizeof png, "%s/short.png", temp_dir());
+	begin_call(&c, cases[s->which], s->degree, false);
+	forget(&c, "--model");
+	give(&c, "--model", shorten(s->which));
+	give(&c, "--dump-stages", path);
+	give(&c, "-o", png);
+	end_call(&c);
+	open_tensors(path, &ours);
+	open_tensors(fixture("reference/%s/golden_%s.safetensors", cases[s->which][0], cases[s->which][1]), &golden);
+	open_tensors(fixture("models/%s/text_encoder/model.safetensors", cases[s->which][0]), &weights);
+	double *is = values(&ours, short_encoder[s->which].state, &n), *raw = values(&golden, short_encoder[s->which].state, &m);
+	double *norm = values(&weights, short_encoder[s->which].norm, &width);
+	assert_true(n == m && n % width == 0);
+	for (size_t row = 0; row < n; row += width) {
+		double square = 0;
+		for (size_t k = 0; k < width; k++)
+			square += raw[row + k] * raw[row + k];
+		for (size_t k = 0; k < width; k++)
+			assert_true(fabs(is[row + k] - norm[k] * raw[row + k] / sqrt(square / (double)width + short_encoder[s->which].eps)) < 1e-4);
+	}
+	free(is);
+	free(raw);
+	free(norm);
+	dtp_st_close(&weights);
+	dtp_st_close(&golden);
+	dtp_st_close(&ours);
+}
+
 /* ---- the list */
 
 /* An argument is the name of the one test to run, or a pattern with '*'. */
@@ -258,6 +337,8 @@ int main(int argc, char **argv)
 	add(decode_of_a_golden, "decode", (struct spec){.which = DEV, .degree = 1});
 	add(given_noise, "given_noise", (struct spec){.which = KLEIN_96, .degree = 2});
 	add(negative_prompt, "negative_prompt", (struct spec){.which = BASE, .degree = 2});
+	add(last_layer_is_wanted, "last_layer", (struct spec){.which = KLEIN, .degree = 2});
+	add(last_layer_is_wanted, "last_layer", (struct spec){.which = DEV, .degree = 1});
 	add(prompt_embeds, "prompt_embeds", (struct spec){.which = BASE, .degree = 2});
 	add(prompt_embeds, "prompt_embeds", (struct spec){.which = DEV, .degree = 4});
 	add(images_of_consecutive_seeds, "consecutive_seeds", (struct spec){.which = KLEIN, .degree = 2});
