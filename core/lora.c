@@ -4,6 +4,7 @@
 
 #include "json.h"
 #include "names.h"
+#include "regex.h"
 #include "st_hash.h"
 
 #include <inttypes.h>
@@ -18,6 +19,8 @@ struct file {
 	char *path;
 	double scale;      /* the user's */
 	struct dtp_json about; /* PEFT's metadata; root NULL: there is none */
+	struct dtp_regex **keys; /* of its alpha_pattern, in its order */
+	int nkeys;
 	bool *used;        /* per entry */
 };
 
@@ -91,6 +94,35 @@ static enum dtp_code check_kind(const struct file *f, struct dtp_err *err)
 	return DTP_OK;
 }
 
+static const cJSON *alpha_pattern(const struct file *f)
+{
+	return cJSON_GetObjectItemCaseSensitive(f->about.root, "transformer.alpha_pattern");
+}
+
+static enum dtp_code bad_key(const struct file *f, const char *key, struct dtp_err *err)
+{
+	struct dtp_err why = *err;
+
+	return dtp_fail(err, why.code, "'%s': the key '%.200s' of 'transformer.alpha_pattern': %s", f->path, key, why.message);
+}
+
+static enum dtp_code read_keys(struct file *f, struct dtp_err *err)
+{
+	const cJSON *each = alpha_pattern(f), *c;
+
+	if (!cJSON_IsObject(each))
+		return DTP_OK;
+	f->keys = calloc((size_t)cJSON_GetArraySize(each) + 1, sizeof(struct dtp_regex *));
+	if (!f->keys)
+		return dtp_fail(err, DTP_FAILED, "out of memory");
+	cJSON_ArrayForEach(c, each) {
+		if (dtp_regex_new_key(c->string, &f->keys[f->nkeys], err))
+			return bad_key(f, c->string, err);
+		f->nkeys++;
+	}
+	return DTP_OK;
+}
+
 static enum dtp_code open_file(const char *given, struct file *f, struct dtp_err *err)
 {
 	if (parse(given, f, err) || dtp_st_open_file(f->path, &f->st, err) || check_kind(f, err))
@@ -101,7 +133,7 @@ static enum dtp_code open_file(const char *given, struct file *f, struct dtp_err
 	char *text = dtp_st_metadata(&f->st, "lora_adapter_metadata");
 	enum dtp_code rc = text ? dtp_json_parse(f->path, text, strlen(text), &f->about, err) : DTP_OK;
 	free(text);
-	return rc;
+	return rc ? rc : read_keys(f, err);
 }
 
 /* ---- pairs */
@@ -165,24 +197,23 @@ static enum dtp_code check_pair(const struct file *f, const struct pair *p, cons
 	return DTP_OK;
 }
 
-/* The first key of PEFT's alpha_pattern that is the module's name or the end of it behind a dot; NULL: none is.  (Keys that are
- * regular expressions match nothing here.) */
-static const char *pattern_key(const cJSON *patterns, const char *module)
+/* The first key of PEFT's alpha_pattern that fits the module's name; NULL: none does. */
+static enum dtp_code pattern_key(const struct file *f, const char *module, const char **key, struct dtp_err *err)
 {
-	size_t n = strlen(module);
-	const cJSON *c;
+	const cJSON *c = f->nkeys ? alpha_pattern(f)->child : NULL;
+	bool fits = false;
 
-	if (!cJSON_IsObject(patterns))
-		return NULL;
-	cJSON_ArrayForEach(c, patterns) {
-		size_t m = strlen(c->string);
-		if (m && m <= n && !strcmp(module + n - m, c->string) && (m == n || module[n - m - 1] == '.'))
-			return c->string;
+	for (int i = 0; i < f->nkeys && !fits; i++, c = c->next) {
+		if (dtp_regex_key_fits(f->keys[i], module, &fits, err))
+			return bad_key(f, c->string, err);
+		if (fits)
+			*key = c->string;
 	}
-	return NULL;
+	return DTP_OK;
 }
 
-/* alpha / r, as the file says it: for each module, or in PEFT's metadata for all. */
+/* alpha / r, as the file says it: for each module, or in PEFT's metadata for all.  r is what the factors have: PEFT's r and rank_pattern
+ * say it again. */
 static enum dtp_code find_scale(const struct file *f, const struct pair *p, const struct dtp_module *m, float *scale, struct dtp_err *err)
 {
 	double rank = (double)p->a->shape[0], alpha = rank;
@@ -199,11 +230,10 @@ static enum dtp_code find_scale(const struct file *f, const struct pair *p, cons
 		dtp_to_f32(&value, bytes, p->alpha->dtype, 1);
 		alpha = (double)value;
 	} else if (f->about.root) {
-		const cJSON *each = cJSON_GetObjectItemCaseSensitive(f->about.root, "transformer.alpha_pattern");
-		const char *key = pattern_key(each, m->name);
-		if (dtp_json_double_or(&f->about, NULL, "transformer.lora_alpha", -1e9, 1e9, &alpha, err) ||
+		const char *key = NULL;
+		if (pattern_key(f, m->name, &key, err) || dtp_json_double_or(&f->about, NULL, "transformer.lora_alpha", -1e9, 1e9, &alpha, err) ||
 		    dtp_json_bool_or(&f->about, NULL, "transformer.use_rslora", &root, err) ||
-		    (key && dtp_json_double_or(&f->about, each, key, -1e9, 1e9, &alpha, err)))
+		    (key && dtp_json_double_or(&f->about, alpha_pattern(f), key, -1e9, 1e9, &alpha, err)))
 			return err->code;
 	}
 	*scale = (float)(alpha / (root ? sqrt(rank) : rank) * f->scale);
@@ -326,6 +356,9 @@ void dtp_lora_close(struct dtp_lora *l)
 		return;
 	for (int i = 0; i < l->nfiles; i++) {
 		dtp_st_close(&l->file[i].st);
+		for (int k = 0; k < l->file[i].nkeys; k++)
+			dtp_regex_free(l->file[i].keys[k]);
+		free(l->file[i].keys);
 		dtp_json_free(&l->file[i].about);
 		free(l->file[i].path);
 		free(l->file[i].used);

@@ -16,6 +16,7 @@
  * one or two per byte; only one that backtracks exponentially gets here. */
 #define MATCH_STEPS 10000000
 #define JIT_STACK (1 << 20)
+#define KEY_STEPS 100000 /* that a module's name may take: a name has some fifty bytes */
 
 struct dtp_regex {
 	pcre2_code *code;
@@ -344,13 +345,20 @@ static enum dtp_code compile(const char *pattern, uint32_t options, struct dtp_r
 	return DTP_OK;
 }
 
+static enum dtp_code check_length(const char *pattern, struct dtp_err *err)
+{
+	size_t len = strlen(pattern);
+
+	return len <= MAX_PATTERN ? DTP_OK
+		: dtp_fail(err, DTP_REFUSED, "the pattern has %zu bytes, at most %d are allowed", len, MAX_PATTERN);
+}
+
 enum dtp_code dtp_regex_new(const char *pattern, bool literal, struct dtp_regex **out, struct dtp_err *err)
 {
 	char *translated = NULL;
 	enum dtp_code rc;
-	size_t len = strlen(pattern);
-	if (len > MAX_PATTERN)
-		return dtp_fail(err, DTP_REFUSED, "the pattern has %zu bytes, at most %d are allowed", len, MAX_PATTERN);
+	if (check_length(pattern, err))
+		return err->code;
 	if (!literal && (rc = translate(pattern, &translated, err)) != DTP_OK)
 		return rc;
 	struct dtp_regex *re = calloc(1, sizeof *re);
@@ -366,6 +374,41 @@ enum dtp_code dtp_regex_new(const char *pattern, bool literal, struct dtp_regex 
 	else
 		*out = re;
 	return rc;
+}
+
+enum dtp_code dtp_regex_new_key(const char *key, struct dtp_regex **out, struct dtp_err *err)
+{
+	char *pattern = NULL;
+
+	if (check_length(key, err))
+		return err->code;
+	struct dtp_regex *re = calloc(1, sizeof *re);
+	enum dtp_code rc = !re || asprintf(&pattern, "(.*\\.)?(%s)$", key) < 0 ? dtp_fail(err, DTP_FAILED, "out of memory: compiling a pattern")
+		: compile(pattern, PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED | PCRE2_NEVER_BACKSLASH_C, re, err);
+	free(pattern);
+	if (rc)
+		free(re);
+	else
+		*out = re;
+	return rc;
+}
+
+enum dtp_code dtp_regex_key_fits(const struct dtp_regex *re, const char *name, bool *fits, struct dtp_err *err)
+{
+	pcre2_match_data *data = pcre2_match_data_create(1, NULL);
+	pcre2_match_context *context = pcre2_match_context_create(NULL);
+	PCRE2_UCHAR why[256];
+
+	if (context)
+		pcre2_set_match_limit(context, KEY_STEPS);
+	int r = data && context ? pcre2_match(re->code, (PCRE2_SPTR)name, strlen(name), 0, 0, data, context) : PCRE2_ERROR_NOMEMORY;
+	pcre2_match_data_free(data);
+	pcre2_match_context_free(context);
+	*fits = r >= 0;
+	if (r >= 0 || r == PCRE2_ERROR_NOMATCH)
+		return DTP_OK;
+	pcre2_get_error_message(r, why, sizeof why);
+	return dtp_fail(err, DTP_REFUSED, "the pattern fails on '%s': %s", name, (char *)why);
 }
 
 void dtp_regex_free(struct dtp_regex *re)

@@ -140,6 +140,10 @@ static void lora_scale_is_alpha_over_rank_times_the_given_one(void **state)
 		"{\"transformer.lora_alpha\": 3, \"transformer.alpha_pattern\": {\"" Q "\": 7}}"}};
 	static const char *const ends[][2] = {{"lora_adapter_metadata",
 		"{\"transformer.lora_alpha\": 3, \"transformer.alpha_pattern\": {\"o_q\": 9, \"to_q\": 5, \"" Q "\": 7}}"}};
+	/* PEFT's keys are regular expressions; the first that fits counts */
+	static const char *const expressions[][2] = {{"lora_adapter_metadata",
+		"{\"transformer.lora_alpha\": 3, \"transformer.alpha_pattern\": {\"[0-9]+\\\\.attn\\\\.to_k\": 5, \"attn\": 6, "
+		"\".*\\\\.[0-9]+\\\\.attn\\\\.to_(q|v)\": 11, \"to_q\": 7}}"}};
 	char given[80];
 
 	(void)state;
@@ -152,6 +156,7 @@ static void lora_scale_is_alpha_over_rank_times_the_given_one(void **state)
 	assert_true(scale_with(path, pair, 2, rooted, 1) == (float)(3 / sqrt(2)));
 	assert_true(scale_with(path, pair, 2, each, 1) == 3.5f);
 	assert_true(scale_with(path, pair, 2, ends, 1) == 2.5f);
+	assert_true(scale_with(path, pair, 2, expressions, 1) == 5.5f);
 }
 
 /* B A of the whole module against what a rank holds: rows of b0 from row0 on, halves exchanged. */
@@ -288,6 +293,32 @@ static void lora_that_is_wrong_is_refused(void **state)
 		assert_int_equal(open_lora(path, &t, &l, &err), DTP_REFUSED);
 		if (!strstr(err.message, path) || !strstr(err.message, cases[i].message))
 			fail_msg("'%s' does not say '%s'", err.message, cases[i].message);
+		dtp_tree_free(&t);
+	}
+}
+
+static void lora_keys_that_are_no_expressions_are_refused(void **state)
+{
+	static const struct tensor pair[] = {{A, RANK, IN, DTP_F32}, {B, OUT, RANK, DTP_F32}};
+	static const struct {
+		const char *key, *why;
+	} cases[] = {
+		{"to_(q", "the pattern is not valid: missing closing parenthesis"},
+		{"(([a-z_0-9]*\\\\.?)*)*[A-Z]", "the pattern fails on '" Q "': match limit exceeded"},
+	};
+	char about[200], want[300];
+	const char *const meta[][2] = {{"lora_adapter_metadata", about}};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct dtp_err err = DTP_ERR_INIT;
+		struct dtp_tree t;
+		struct dtp_lora *l;
+		snprintf(about, sizeof about, "{\"transformer.alpha_pattern\": {\"%s\": 7}}", cases[i].key);
+		write_factors(pair, 2, meta, 1);
+		assert_int_equal(open_lora(path, &t, &l, &err), DTP_REFUSED);
+		snprintf(want, sizeof want, "' of 'transformer.alpha_pattern': %s", cases[i].why);
+		assert_message(&err, DTP_REFUSED, path, want, NULL);
 		dtp_tree_free(&t);
 	}
 }
@@ -466,6 +497,7 @@ int main(void)
 		cmocka_unit_test(lora_slices_of_fused_and_turned_modules),
 		cmocka_unit_test(lora_columns_take_one_read),
 		cmocka_unit_test(lora_that_is_wrong_is_refused),
+		cmocka_unit_test(lora_keys_that_are_no_expressions_are_refused),
 		cmocka_unit_test(lora_scale_beyond_a_float_is_refused),
 		cmocka_unit_test(lora_tensors_that_are_not_applied_are_listed),
 		cmocka_unit_test(lora_sum_equals_the_plain_one),
