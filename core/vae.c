@@ -319,6 +319,39 @@ static enum dtp_code read_channels(const struct dtp_json *doc, struct dtp_vae_co
 	return DTP_OK;
 }
 
+/* What the code computes whatever these keys say: a string, or one for each level.  Silence means the same, of so many levels. */
+#define SILENT_LEVELS 4
+static const struct fixed {
+	const char *key, *value;
+	bool per_level;
+} fixed[] = {
+	{"act_fn", "silu", false}, {"down_block_types", "DownEncoderBlock2D", true}, {"up_block_types", "UpDecoderBlock2D", true},
+};
+
+static enum dtp_code refuse_value(const struct dtp_json *doc, const struct fixed *f, const cJSON *v, struct dtp_err *err)
+{
+	const char *is = cJSON_GetStringValue(v);
+
+	return dtp_fail(err, DTP_REFUSED, "%s: '%s' %s '%.64s', supported is '%s'", doc->path, f->key, f->per_level ? "holds" : "is",
+			is ? is : "no string", f->value);
+}
+
+static enum dtp_code check_fixed(const struct dtp_json *doc, const struct fixed *f, int levels, struct dtp_err *err)
+{
+	const cJSON *v = cJSON_GetObjectItemCaseSensitive(doc->root, f->key), *c;
+	bool silent = !v || cJSON_IsNull(v);
+	int n = silent ? SILENT_LEVELS : cJSON_GetArraySize(v);
+
+	if (!f->per_level)
+		return silent || (cJSON_IsString(v) && !strcmp(v->valuestring, f->value)) ? DTP_OK : refuse_value(doc, f, v, err);
+	cJSON_ArrayForEach(c, v)
+		if (!cJSON_IsString(c) || strcmp(c->valuestring, f->value))
+			return refuse_value(doc, f, c, err);
+	if (n != levels)
+		return dtp_fail(err, DTP_REFUSED, "%s: 'block_out_channels' has %d levels, '%s' %d", doc->path, levels, f->key, n);
+	return DTP_OK;
+}
+
 static enum dtp_code read_config(const struct dtp_json *doc, struct dtp_vae_config *cfg, struct dtp_err *err)
 {
 	const char *class_name;
@@ -345,7 +378,10 @@ static enum dtp_code read_config(const struct dtp_json *doc, struct dtp_vae_conf
 	    dtp_json_bool_or(doc, NULL, "use_quant_conv", &cfg->quant_conv, err) ||
 	    dtp_json_bool_or(doc, NULL, "use_post_quant_conv", &cfg->post_quant_conv, err))
 		return err->code;
-	return read_channels(doc, cfg, err);
+	enum dtp_code rc = read_channels(doc, cfg, err);
+	for (size_t i = 0; !rc && i < sizeof fixed / sizeof *fixed; i++)
+		rc = check_fixed(doc, &fixed[i], cfg->levels, err);
+	return rc;
 }
 
 enum dtp_code dtp_vae_open(const char *dir, bool encode, struct dtp_vae *v, struct dtp_err *err)

@@ -158,6 +158,14 @@ number vae_groups_zero vae/config.json norm_num_groups 0 \
 	"DIR/m/vae/config.json: 'norm_num_groups' is 0, expected a whole number from 1 to 65536"
 number vae_groups_do_not_divide vae/config.json norm_num_groups 7 \
 	"DIR/m/vae/config.json: 'norm_num_groups' 7 does not divide the channels of level 0"
+number vae_activation vae/config.json act_fn '"gelu"' \
+	"DIR/m/vae/config.json: 'act_fn' is 'gelu', supported is 'silu'"
+number vae_encoder_blocks vae/config.json down_block_types '["DownEncoderBlock2D", "DownEncoderBlock2D", "AttnDownEncoderBlock2D", null]' \
+	"DIR/m/vae/config.json: 'down_block_types' holds 'AttnDownEncoderBlock2D', supported is 'DownEncoderBlock2D'"
+number vae_decoder_blocks vae/config.json up_block_types '["UpDecoderBlock2D", 3]' \
+	"DIR/m/vae/config.json: 'up_block_types' holds 'no string', supported is 'UpDecoderBlock2D'"
+number vae_fewer_blocks vae/config.json up_block_types '["UpDecoderBlock2D", "UpDecoderBlock2D"]' \
+	"DIR/m/vae/config.json: 'block_out_channels' has 4 levels, 'up_block_types' 2"
 number vae_channels_empty vae/config.json block_out_channels '[]' \
 	"DIR/m/vae/config.json: 'block_out_channels' is an array of 0, expected an array of 1 to 8 whole numbers from 1 to 65536"
 number timesteps_negative scheduler/scheduler_config.json num_train_timesteps -1000 \
