@@ -384,12 +384,16 @@ static enum dtp_code picture(struct dtp_session *s, struct dtp_run *r, int image
 
 static void warn_cut(const struct dtp_run *r)
 {
+	static const char *const names[] = {"prompt", "negative prompt"};
 	char text[1024];
-	if (!r->prompt[0].cut || r->tp->rank != 0)
-		return;
-	snprintf(text, sizeof text, "the prompt is longer than %lld tokens; this part was cut off: '%s'",
-		 (long long)r->req->max_sequence_length, r->prompt[0].cut);
-	r->ctx.mon->warn(r->ctx.mon->arg, text);
+
+	for (int i = 0; i < r->passes && r->tp->rank == 0; i++) {
+		if (!r->prompt[i].cut)
+			continue;
+		snprintf(text, sizeof text, "the %s is longer than %lld tokens; this part was cut off: '%s'", names[i],
+			 (long long)r->req->max_sequence_length, r->prompt[i].cut);
+		r->ctx.mon->warn(r->ctx.mon->arg, text);
+	}
 }
 
 /* ---- sessions */

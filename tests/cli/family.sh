@@ -41,6 +41,13 @@ draw klein-base-tiny half --guidance-scale 0.5
 same one half
 done_
 
+case_ a_negative_prompt_that_is_cut
+draw klein-base-tiny cut --max-sequence-length 16 --negative-prompt "a blue ball in the sea below a cloud"
+grep -q "^warning: the prompt is longer than 16 tokens; this part was cut off: '" "$dir/stderr" &&
+	grep -q "^warning: the negative prompt is longer than 16 tokens; this part was cut off: 'low a cloud<" "$dir/stderr" ||
+	fail "stderr: $(cat "$dir/stderr")"
+done_
+
 case_ guidance_of_a_distilled_model
 draw klein-tiny distilled
 warns
