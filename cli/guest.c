@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "guest.h"
+#include "fnv.h"
 
+#include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,22 +18,22 @@ static void link_of(const char *path, char *buf, size_t size)
 	buf[n > 0 ? n : 0] = '\0';
 }
 
-/* A number that is the same for the same set of processors (FNV-1a over their bits). */
+/* A number that is the same for the same set of processors (a hash of their bits). */
 static void processors(char *buf, size_t size)
 {
-	unsigned long long h = 14695981039346656037ull;
+	uint64_t h = 0;
 
 	for (int cpus = 1024; cpus <= 1 << 20; cpus *= 2) { /* a machine may have more than cpu_set_t holds */
 		cpu_set_t *set = CPU_ALLOC(cpus);
 		size_t bytes = CPU_ALLOC_SIZE(cpus);
 		int rc = set ? sched_getaffinity(0, bytes, set) : 0;
-		for (size_t i = 0; set && !rc && i < bytes; i++)
-			h = (h ^ ((const unsigned char *)set)[i]) * 1099511628211ull;
+		if (set && !rc)
+			h = dtp_fnv1a(set, bytes);
 		CPU_FREE(set);
 		if (!rc)
 			break;
 	}
-	snprintf(buf, size, "%llx", h);
+	snprintf(buf, size, "%" PRIx64, h);
 }
 
 void dtp_guest_self(struct dtp_guest *g)

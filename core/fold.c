@@ -223,17 +223,19 @@ void dtp_fold_free(struct dtp_fold *fold)
 
 /* ---- keys */
 
-/* The list that a module is an element of, by its name; -1: none.  *rest: what follows the index. */
+/* The outermost list that a module is an element of, by its name; -1: none.  *rest: what follows the index. */
 static int list_of(const struct dtp_tree *tree, const struct dtp_module *m, const char **rest)
 {
-	for (int i = 0; i < tree->n; i++) {
-		const struct dtp_module *l = &tree->modules[i];
-		size_t n = l->kind == DTP_MODULE_LIST ? strlen(l->name) : 0;
-		if (!n || strncmp(m->name, l->name, n) || m->name[n] != '.')
+	char list[DTP_FOLD_NAME];
+
+	for (const char *dot = strchr(m->name, '.'); dot; dot = strchr(dot + 1, '.')) {
+		size_t digits = strspn(dot + 1, "0123456789");
+		*rest = dot + 1 + digits;
+		if (!digits || **rest != '.')
 			continue;
-		size_t digits = strspn(m->name + n + 1, "0123456789");
-		*rest = m->name + n + 1 + digits;
-		if (digits && **rest == '.')
+		snprintf(list, sizeof list, "%.*s", (int)(dot - m->name), m->name);
+		int i = dtp_tree_find(tree, list);
+		if (i >= 0 && tree->modules[i].kind == DTP_MODULE_LIST)
 			return i;
 	}
 	return -1;

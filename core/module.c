@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "module.h"
+#include "fnv.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,16 +19,41 @@ void dtp_tree_free(struct dtp_tree *t)
 	for (int i = 0; i < t->n; i++)
 		free(t->modules[i].name);
 	free(t->modules);
+	free(t->slot);
 	t->modules = NULL;
+	t->slot = NULL;
 	t->n = t->cap = 0;
+}
+
+/* Where the name is, or would be: at most half of the slots are taken. */
+static int *slot_of(const struct dtp_tree *t, const char *name)
+{
+	size_t mask = 2 * (size_t)t->cap - 1, at = dtp_fnv1a(name, strlen(name)) & mask;
+
+	while (t->slot[at] >= 0 && strcmp(t->modules[t->slot[at]].name, name))
+		at = (at + 1) & mask;
+	return &t->slot[at];
 }
 
 int dtp_tree_find(const struct dtp_tree *t, const char *name)
 {
+	return t->cap ? *slot_of(t, name) : -1;
+}
+
+static void grow(struct dtp_tree *t)
+{
+	int cap = t->cap ? 2 * t->cap : 64;
+	struct dtp_module *modules = realloc(t->modules, (size_t)cap * sizeof *modules);
+	int *slot = realloc(t->slot, 2 * (size_t)cap * sizeof *slot);
+
+	if (!modules || !slot)
+		abort();
+	t->modules = modules;
+	t->slot = slot;
+	t->cap = cap;
+	memset(slot, -1, 2 * (size_t)cap * sizeof *slot);
 	for (int i = 0; i < t->n; i++)
-		if (!strcmp(t->modules[i].name, name))
-			return i;
-	return -1;
+		*slot_of(t, modules[i].name) = i;
 }
 
 static int add(struct dtp_tree *t, enum dtp_module_kind kind, struct dtp_layer *l, bool bias, const char *fmt, va_list ap)
@@ -37,14 +63,9 @@ static int add(struct dtp_tree *t, enum dtp_module_kind kind, struct dtp_layer *
 	/* A parameter's name, with its suffix, must fit into struct dtp_param. */
 	if (vasprintf(&name, fmt, ap) < 0 || strlen(name) > MAX_NAME || dtp_tree_find(t, name) >= 0)
 		abort();
-	if (t->n == t->cap) {
-		int cap = t->cap ? 2 * t->cap : 64;
-		struct dtp_module *p = realloc(t->modules, (size_t)cap * sizeof *p);
-		if (!p)
-			abort();
-		t->modules = p;
-		t->cap = cap;
-	}
+	if (t->n == t->cap)
+		grow(t);
+	*slot_of(t, name) = t->n;
 	t->modules[t->n] = (struct dtp_module){
 		.name = name, .kind = kind, .bias = bias, .needed = true, .param = {"weight", "bias"},
 		.out_unit = 1, .in_unit = 1, .follows = -1, .group = 1, .layer = l, .rule = -1,
@@ -124,6 +145,8 @@ void dtp_tree_reads(struct dtp_tree *t, int module, int n, const int *producers)
 		abort();
 	m->nreads = n;
 	memcpy(m->reads, producers, (size_t)n * sizeof *producers);
+	for (int i = 0; i < n; i++)
+		t->modules[producers[i]].is_read = true;
 }
 
 /* A declaration whose blocks do not make up the dimension is a bug. */
@@ -165,13 +188,4 @@ bool dtp_module_param(const struct dtp_module *m, int which, struct dtp_param *p
 		memcpy(p->shape, m->shape, sizeof p->shape);
 	}
 	return true;
-}
-
-bool dtp_tree_is_read(const struct dtp_tree *t, int module)
-{
-	for (int i = 0; i < t->n; i++)
-		for (int j = 0; j < t->modules[i].nreads; j++)
-			if (t->modules[i].reads[j] == module)
-				return true;
-	return false;
 }

@@ -45,6 +45,7 @@ struct dtp_module {
 	int ndim;
 	int64_t shape[DTP_MAX_DIMS];  /* of the weight, whole */
 	bool bias;
+	bool is_read;                 /* some module names it as a producer */
 	bool needed;                  /* false: declared so that its name is known, but never read (layers past the last one wanted) */
 	const char *param[2];         /* suffixes: {"weight", "bias"} or {"running_mean", "running_var"} */
 
@@ -82,7 +83,10 @@ struct dtp_tree {
 				       * these between the dots of its name; NULL: none */
 	struct dtp_module *modules;
 	int n, cap;
+	int *slot;                    /* module by the hash of its name, 2 * cap slots; -1: none */
 };
+
+#define DTP_MAX_LAYERS 1024 /* of one kind that a config.json may ask for: ten times what any model has */
 
 void dtp_tree_init(struct dtp_tree *t, const char *component);
 void dtp_tree_free(struct dtp_tree *t);
@@ -101,7 +105,6 @@ void dtp_tree_reads(struct dtp_tree *t, int module, int n, const int *producers)
 void dtp_tree_out_blocks(struct dtp_tree *t, int module, int n, const int64_t *sizes);
 void dtp_tree_in_blocks(struct dtp_tree *t, int module, int n, const int64_t *sizes);
 int dtp_tree_find(const struct dtp_tree *t, const char *name); /* -1 */
-bool dtp_tree_is_read(const struct dtp_tree *t, int module); /* some module names it as a producer */
 
 /* The parameters of a module: 0 (weight) and, if bias, 1.  NULL past the end.  shape gets the whole shape. */
 struct dtp_param {

@@ -94,7 +94,7 @@ enum dtp_code dtp_plan_check_flow(const struct dtp_plan *plan, const struct dtp_
 		const struct dtp_module *m = &t->modules[i];
 		if (m->kind == DTP_MODULE_LINEAR && (rc = check_input(plan, t, m, err)))
 			return rc;
-		if (dtp_style_cuts_rows(m->style) && !dtp_tree_is_read(t, i))
+		if (dtp_style_cuts_rows(m->style) && !m->is_read)
 			return dtp_fail(err, DTP_REFUSED, "%s: key '%s': '%s' would split the output of '%s', but what reads it needs "
 					"it whole: use 'rowwise_split_input', or leave the key out", plan->source, key_of(plan, m),
 					dtp_style_name(m->style), m->name);

@@ -246,7 +246,7 @@ static enum dtp_code find_large(struct make *mk, struct dtp_err *err)
 		if ((double)bytes >= LARGE * (double)part->most)
 			part->large[part->nlarge++] = (struct dtp_report_large){
 				keys[i], bytes,
-				m->kind == DTP_MODULE_LINEAR && !m->nreads && !dtp_tree_is_read(part->tree, keys[i].module)};
+				m->kind == DTP_MODULE_LINEAR && !m->nreads && !m->is_read};
 	}
 	free(keys);
 	qsort(part->large, (size_t)part->nlarge, sizeof *part->large, by_bytes);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "synthetic.h"
 
+#include "fnv.h"
 #include "weights_internal.h"
 
 #include <math.h>
@@ -8,16 +9,6 @@
 #include <string.h>
 
 _Static_assert(DTP_FILL_RUNS >= DTP_MAX_RUNS, "a fill has room for the runs of a split");
-
-/* FNV-1a. */
-static uint64_t seed_of(const char *name)
-{
-	uint64_t h = UINT64_C(0xcbf29ce484222325);
-
-	for (; *name; name++)
-		h = (h ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
-	return h;
-}
 
 /* What a vector of this name is, all of it; others are random. */
 static const struct {
@@ -39,7 +30,7 @@ void dtp_synthetic_fill(const struct dtp_param *p, const struct dtp_split *s, st
 
 	for (int d = 2; d < p->ndim; d++)
 		inner *= p->shape[d];
-	*out = (struct dtp_fill){.seed = seed_of(p->name), .columns = s->dim == 1, .nruns = s->nruns};
+	*out = (struct dtp_fill){.seed = dtp_fnv1a(p->name, strlen(p->name)), .columns = s->dim == 1, .nruns = s->nruns};
 	for (int i = 0; i < s->nruns; i++) {
 		out->run[i].begin = s->run[i].begin * (out->columns ? inner : 1);
 		out->run[i].end = s->run[i].end * (out->columns ? inner : 1);

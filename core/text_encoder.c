@@ -235,7 +235,7 @@ static enum dtp_code read_config(const struct dtp_json *doc, struct dtp_text_enc
 	if (dtp_json_int(doc, obj, "vocab_size", 1, 1 << 24, &cfg->vocab, err) ||
 	    dtp_json_int(doc, obj, "hidden_size", 1, 1 << 20, &cfg->hidden, err) ||
 	    dtp_json_int(doc, obj, "intermediate_size", 1, 1 << 20, &cfg->mlp, err) ||
-	    dtp_json_int(doc, obj, "num_hidden_layers", 1, 4096, &cfg->layers, err) ||
+	    dtp_json_int(doc, obj, "num_hidden_layers", 1, DTP_MAX_LAYERS, &cfg->layers, err) ||
 	    dtp_json_int(doc, obj, "num_attention_heads", 1, 4096, &cfg->heads, err))
 		return err->code;
 	cfg->kv_heads = cfg->heads;

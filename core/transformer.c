@@ -543,8 +543,8 @@ static enum dtp_code read_config(const struct dtp_json *doc, struct dtp_transfor
 		return err->code;
 	cfg->out_channels = cfg->in_channels;
 	if (dtp_json_int_or(doc, NULL, "out_channels", 4, MAX_WIDTH, &cfg->out_channels, err) ||
-	    dtp_json_int_or(doc, NULL, "num_layers", 0, 4096, &cfg->layers, err) ||
-	    dtp_json_int_or(doc, NULL, "num_single_layers", 0, 4096, &cfg->single_layers, err) ||
+	    dtp_json_int_or(doc, NULL, "num_layers", 0, DTP_MAX_LAYERS, &cfg->layers, err) ||
+	    dtp_json_int_or(doc, NULL, "num_single_layers", 0, DTP_MAX_LAYERS, &cfg->single_layers, err) ||
 	    dtp_json_int_or(doc, NULL, "attention_head_dim", 2, 4096, &cfg->head_dim, err) ||
 	    dtp_json_int_or(doc, NULL, "num_attention_heads", 1, 4096, &cfg->heads, err) ||
 	    dtp_json_int_or(doc, NULL, "joint_attention_dim", 1, MAX_WIDTH, &cfg->joint_dim, err) ||

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bpe.h"
+#include "fnv.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,12 +24,10 @@ enum dtp_code dtp_ids_push(struct dtp_ids *ids, int32_t id, struct dtp_err *err)
 	return DTP_OK;
 }
 
-/* FNV-1a, its high bits folded into those that choose the slot. */
+/* The high bits are folded into those that choose the slot. */
 static uint64_t hash_bytes(const char *p, size_t len)
 {
-	uint64_t h = 0xcbf29ce484222325u;
-	for (size_t i = 0; i < len; i++)
-		h = (h ^ (unsigned char)p[i]) * 0x100000001b3u;
+	uint64_t h = dtp_fnv1a(p, len);
 	return h ^ h >> 32;
 }
 

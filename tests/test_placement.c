@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which rows and columns a rank owns: exact runs, and properties over random shapes, blocks and degrees. */
+#include "fold.h"
 #include "plan.h"
 #include "support.h"
 #include "trees.h"
+
+#include <time.h>
 
 static const int degrees[] = {1, 2, 3, 4, 6, 8};
 #define NDEGREES (int)(sizeof degrees / sizeof *degrees)
@@ -345,6 +348,44 @@ static void module_params_named(void **state)
 	dtp_tree_free(&t);
 }
 
+#define MANY 40000
+
+static bool always_alike(void *arg, const struct dtp_module *a, const struct dtp_module *b)
+{
+	(void)arg;
+	return a->kind == b->kind;
+}
+
+/* A config.json of some hundred bytes asks for many modules: the time is in proportion to them. */
+static void module_names_are_found_at_once(void **state)
+{
+	static struct dtp_layer l;
+	struct dtp_tree t;
+	struct dtp_key *keys;
+	struct dtp_err err;
+	int n;
+
+	(void)state;
+	clock_t begin = clock();
+	dtp_tree_init(&t, "transformer");
+	dtp_tree_list(&t, "blocks");
+	for (int i = 0; i < MANY; i++) {
+		int up = dtp_tree_linear(&t, &l, 8, 8, false, "blocks.%d.up", i);
+		dtp_tree_reads(&t, dtp_tree_linear(&t, &l, 8, 8, false, "blocks.%d.down", i), 1, &up);
+	}
+	assert_int_equal(dtp_tree_find(&t, "blocks.39999.down"), 2 * MANY);
+	assert_true(t.modules[1].is_read && !t.modules[2].is_read);
+	assert_int_equal(dtp_keys_make(&t, always_alike, NULL, &keys, &n, &err), DTP_OK);
+	assert_int_equal(n, 2);
+	assert_string_equal(keys[0].name, "blocks.*.up");
+	assert_int_equal(keys[1].count, MANY);
+	double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+	if (seconds > 3) /* by comparing each name with each other: half a minute */
+		fail_msg("%d modules took %.1f s of CPU time", 2 * MANY, seconds);
+	free(keys);
+	dtp_tree_free(&t);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -357,6 +398,7 @@ int main(void)
 		cmocka_unit_test(placement_bind_styles),
 		cmocka_unit_test(placement_bind_unplanned),
 		cmocka_unit_test(module_params_named),
+		cmocka_unit_test(module_names_are_found_at_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -137,9 +137,11 @@ number heads_absurd transformer/config.json num_attention_heads 1000000000000 \
 number heads_huge transformer/config.json num_attention_heads 1e400 \
 	"DIR/m/transformer/config.json: 'num_attention_heads' is a number beyond every limit, expected a whole number from 1 to 4096"
 number layers_absurd transformer/config.json num_layers 1000000000 \
-	"DIR/m/transformer/config.json: 'num_layers' is 1000000000, expected a whole number from 0 to 4096"
+	"DIR/m/transformer/config.json: 'num_layers' is 1000000000, expected a whole number from 0 to 1024"
+number text_layers_absurd text_encoder/config.json num_hidden_layers 1025 \
+	"DIR/m/text_encoder/config.json: 'num_hidden_layers' is 1025, expected a whole number from 1 to 1024"
 number single_layers_negative transformer/config.json num_single_layers -1 \
-	"DIR/m/transformer/config.json: 'num_single_layers' is -1, expected a whole number from 0 to 4096"
+	"DIR/m/transformer/config.json: 'num_single_layers' is -1, expected a whole number from 0 to 1024"
 number mlp_ratio_huge transformer/config.json mlp_ratio 1e300 \
 	"DIR/m/transformer/config.json: 'mlp_ratio' is 1e+300, expected a number from 0.001 to 64"
 number rope_axes_do_not_add_up transformer/config.json axes_dims_rope '[4, 4, 4, 2]' \
