@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_MAX_BYTES ((size_t)64 << 20)
-
 static int compare_strings(const void *a, const void *b)
 {
 	return strcmp(*(char *const *)a, *(char *const *)b);
@@ -99,7 +97,7 @@ enum dtp_code dtp_json_load(const char *path, size_t max_bytes, struct dtp_json 
 	size_t len;
 
 	*doc = (struct dtp_json){0};
-	if (dtp_infile_read(path, "a JSON file", max_bytes ? max_bytes : DEFAULT_MAX_BYTES, &text, &len, err))
+	if (dtp_infile_read(path, "a JSON file", max_bytes ? max_bytes : DTP_JSON_SMALL, &text, &len, err))
 		return err ? err->code : DTP_FAILED;
 	enum dtp_code rc = parse_terminated(path, text, len, doc, err);
 	free(text);

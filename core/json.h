@@ -16,7 +16,13 @@ struct dtp_json {
 	cJSON *root;
 };
 
-/* Reads a whole file (at most max_bytes; 0 means 64 MiB) or a buffer.  Malformed input is DTP_REFUSED with
+/* Limits of files: configurations, plans and the like take some kilobytes, tokenizers and the indices of checkpoints megabytes. */
+#define DTP_JSON_SMALL ((size_t)4 << 20)
+#define DTP_JSON_LARGE ((size_t)64 << 20)
+/* Of any text: cJSON takes some 100 bytes for each value, so that 60 MB of "0,0,0" would take 2.5 GB.  A tokenizer has up to a million. */
+#define DTP_JSON_MAX_VALUES 2000000
+
+/* Reads a whole file (at most max_bytes; 0 means DTP_JSON_SMALL) or a buffer.  Malformed input is DTP_REFUSED with
  * "path:line:column: what".  A missing file, a folder, a file that is not UTF-8 JSON are errors by name.
  * The root must be an object.  Duplicate keys of one object are an error (which of two counts is undefined
  * otherwise).  Nesting is limited by cJSON's own limit. */
@@ -26,7 +32,7 @@ void dtp_json_free(struct dtp_json *doc);
 /* dir/config.json of a model.  Quantised weights (`quantization_config`) are DTP_REFUSED by name. */
 enum dtp_code dtp_json_load_config(const char *dir, struct dtp_json *doc, struct dtp_err *err);
 
-/* The grammar alone, which load and parse begin with: text[len] must be '\0'. */
+/* The grammar and the number of values, which load and parse begin with: text[len] must be '\0'. */
 enum dtp_code dtp_json_check(const char *path, const char *text, size_t len, struct dtp_err *err);
 
 /* Getters of one key of `obj` (NULL: the root).  Integers must be whole and within [min, max]; a number that is

@@ -13,6 +13,7 @@ struct scan {
 	const char *p, *end;  /* p stays at the offence; *end is '\0' */
 	const char *what;
 	bool expected;        /* `what` is what should stand at p */
+	int values;
 };
 
 static bool wrong_here(struct scan *s, const char *what)
@@ -181,6 +182,8 @@ static bool scan_value(struct scan *s, int depth)
 {
 	static const char *const words[] = {"true", "false", "null"};
 
+	if (++s->values > DTP_JSON_MAX_VALUES)
+		return wrong_here(s, "too many values");
 	if (*s->p == '{' || *s->p == '[') {
 		if (depth == CJSON_NESTING_LIMIT)
 			return wrong_here(s, "nested too deeply");
@@ -241,5 +244,10 @@ static enum dtp_code malformed(const char *path, const char *text, const struct 
 enum dtp_code dtp_json_check(const char *path, const char *text, size_t len, struct dtp_err *err)
 {
 	struct scan s = {.p = text, .end = text + len};
-	return scan_document(&s) ? DTP_OK : malformed(path, text, &s, err);
+
+	if (scan_document(&s))
+		return DTP_OK;
+	if (s.values > DTP_JSON_MAX_VALUES)
+		return dtp_fail(err, DTP_REFUSED, "%s: JSON of more than %d values: that is none that is read here", path, DTP_JSON_MAX_VALUES);
+	return malformed(path, text, &s, err);
 }

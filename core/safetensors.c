@@ -220,7 +220,7 @@ static enum dtp_code open_index(const char *dir, const char *index, struct dtp_s
 	struct placed *map = NULL;
 	int n = 0;
 
-	enum dtp_code rc = dtp_json_load(index, 0, &doc, err);
+	enum dtp_code rc = dtp_json_load(index, DTP_JSON_LARGE, &doc, err);
 	if (rc)
 		return rc;
 	rc = read_map(&doc, &map, &n, err);

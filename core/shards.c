@@ -145,7 +145,7 @@ enum dtp_code dtp_shards_load(const char *model, struct dtp_shards **out, struct
 	snprintf(path, sizeof path, "%s/" DTP_SHARDS_MANIFEST, model);
 	if (access(path, F_OK))
 		return DTP_OK;
-	if (dtp_json_load(path, 0, &doc, err))
+	if (dtp_json_load(path, DTP_JSON_LARGE, &doc, err))
 		return err->code;
 	struct dtp_shards *s = calloc(1, sizeof *s);
 	enum dtp_code rc = s && (s->path = strdup(path)) ? get_all(&doc, s, err) : no_memory(path, err);

@@ -333,7 +333,7 @@ enum dtp_code dtp_tokenizer_load(struct dtp_tokenizer *t, const char *dir, struc
 	struct dtp_json doc;
 
 	snprintf(path, sizeof path, "%s/tokenizer.json", dir);
-	if (dtp_json_load(path, 0, &doc, err))
+	if (dtp_json_load(path, DTP_JSON_LARGE, &doc, err))
 		return err->code;
 	enum dtp_code rc = dtp_tokenizer_read(t, &doc, err);
 	dtp_json_free(&doc);

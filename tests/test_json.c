@@ -152,9 +152,36 @@ static void json_parse_truncated(void **state)
 	}
 }
 
+/* {"a":[0,0,...]} of so many values, malloc'd. */
+static char *many_values(int n)
+{
+	size_t zeros = (size_t)n - 2; /* without the object and the array */
+	char *text = malloc(2 * zeros + 10), *p = text;
+
+	p += sprintf(p, "{\"a\":[0");
+	for (size_t i = 1; i < zeros; i++, p += 2)
+		memcpy(p, ",0", 2);
+	strcpy(p, "]}");
+	return text;
+}
+
+static void json_values_are_counted(void **state)
+{
+	char *fits = many_values(DTP_JSON_MAX_VALUES), *more = many_values(DTP_JSON_MAX_VALUES + 1);
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_json doc;
+
+	(void)state;
+	assert_int_equal(dtp_json_check("f", fits, strlen(fits), &err), DTP_OK);
+	assert_int_equal(dtp_json_parse("f", more, strlen(more), &doc, &err), DTP_REFUSED);
+	assert_string_equal(err.message, "f: JSON of more than 2000000 values: that is none that is read here");
+	free(fits);
+	free(more);
+}
+
 static void json_load_files(void **state)
 {
-	char path[600], big[128];
+	char path[600], big[128], *large = malloc(DTP_JSON_SMALL + 1);
 	struct dtp_err err = DTP_ERR_INIT;
 	struct dtp_json doc;
 	int64_t v = 0;
@@ -180,6 +207,15 @@ static void json_load_files(void **state)
 	assert_int_equal(dtp_json_load(path, 0, &doc, &err), DTP_REFUSED);
 	snprintf(big, sizeof big, "%s:1:1: ", "a.json");
 	assert_message(&err, DTP_REFUSED, big, NULL);
+	memset(large, ' ', DTP_JSON_SMALL + 1);
+	memcpy(large, "{}", 2);
+	write_file(path, large, DTP_JSON_SMALL);
+	assert_int_equal(dtp_json_load(path, 0, &doc, &err), DTP_OK);
+	dtp_json_free(&doc);
+	write_file(path, large, DTP_JSON_SMALL + 1);
+	assert_int_equal(dtp_json_load(path, 0, &doc, &err), DTP_REFUSED);
+	assert_message(&err, DTP_REFUSED, path, "at most 4194304", NULL);
+	free(large);
 	assert_int_equal(dtp_json_load("/dev/zero", 5000, &doc, &err), DTP_REFUSED);
 	assert_message(&err, DTP_REFUSED, "/dev/zero", "5000", NULL);
 }
@@ -294,7 +330,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(json_parse_malformed),  cmocka_unit_test(json_parse_embedded_nul),
 		cmocka_unit_test(json_parse_wellformed), cmocka_unit_test(json_parse_nesting),
-		cmocka_unit_test(json_parse_truncated),  cmocka_unit_test(json_load_files),
+		cmocka_unit_test(json_parse_truncated),  cmocka_unit_test(json_values_are_counted), cmocka_unit_test(json_load_files),
 		cmocka_unit_test(json_load_pipe),        cmocka_unit_test(json_get_int),
 		cmocka_unit_test(json_get_others),       cmocka_unit_test(json_get_ints),
 	};
