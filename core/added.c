@@ -119,8 +119,8 @@ bool dtp_added_next(const struct dtp_added *a, struct dtp_added_walk *w, int32_t
 			continue;
 		if (t->lstrip)
 			*begin = *begin > w->covered ? skip_space_back(w->text, *begin, w->covered) : w->covered;
-		if (t->rstrip)
-			*end = skip_space(w->text, w->len, *end);
+		if (t->rstrip) /* matches of blanks may all lie in the same white space */
+			*end = w->blanks = *end <= w->blanks ? w->blanks : skip_space(w->text, w->len, *end);
 		if (*begin >= *end) /* nothing but white space that the match before took */
 			continue;
 		w->covered = *end;

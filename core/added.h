@@ -35,6 +35,7 @@ struct dtp_added_walk {
 	size_t len;
 	size_t at;      /* where the search goes on */
 	size_t covered; /* end of what the last match took, white space included */
+	size_t blanks;  /* end of the white space that was looked through last, which begins before `at` */
 };
 /* The next token that takes text[*begin, *end); what lies between the last end and *begin, if that is larger, is plain text.
  * With rstrip a match may begin inside of the white space that the one before took. */

@@ -12,8 +12,9 @@
 #include <string.h>
 
 #define MAX_PATTERN 65536
-/* Steps that one place of a text may take, besides 16 for each byte of it.  The patterns of the models that we know take
- * one or two per byte; only one that backtracks exponentially gets here. */
+/* Steps that every place of a text may take; and what the places that need more may take together, besides 64 for each byte of it.
+ * The patterns of the models that we know take one or two per byte; only one that backtracks exponentially gets there. */
+#define QUICK_STEPS 256
 #define MATCH_STEPS 10000000
 #define JIT_STACK (1 << 20)
 #define KEY_STEPS 100000 /* that a module's name may take: a name has some fifty bytes */
@@ -30,6 +31,7 @@ struct dtp_matcher {
 	const char *text;
 	size_t len, at;
 	size_t last_end; /* SIZE_MAX before the first match */
+	uint64_t steps;  /* left of the text's */
 };
 
 /* ---- Translation */
@@ -365,9 +367,9 @@ enum dtp_code dtp_regex_new(const char *pattern, bool literal, struct dtp_regex 
 	if (!re)
 		rc = dtp_fail(err, DTP_FAILED, "out of memory: compiling a pattern");
 	else if (literal)
-		rc = compile(pattern, PCRE2_UTF | PCRE2_LITERAL, re, err);
+		rc = compile(pattern, PCRE2_UTF | PCRE2_LITERAL | PCRE2_ANCHORED, re, err);
 	else
-		rc = compile(translated, PCRE2_UTF | PCRE2_UCP, re, err);
+		rc = compile(translated, PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, re, err);
 	free(translated);
 	if (rc != DTP_OK)
 		free(re);
@@ -455,22 +457,52 @@ void dtp_matcher_start(struct dtp_matcher *m, const char *text, size_t len)
 	m->len = len;
 	m->at = 0;
 	m->last_end = SIZE_MAX;
-	uint64_t steps = MATCH_STEPS + 16 * (uint64_t)len;
-	pcre2_set_match_limit(m->context, steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX);
+	m->steps = MATCH_STEPS + 64 * (uint64_t)len;
+}
+
+static int match_within(struct dtp_matcher *m, uint32_t steps)
+{
+	PCRE2_SPTR text = (PCRE2_SPTR)m->text;
+	uint32_t options = PCRE2_NO_UTF_CHECK; /* the text was checked once: PCRE2 would do so again for each match */
+
+	pcre2_set_match_limit(m->context, steps);
+	int r = pcre2_match(m->re->code, text, m->len, m->at, options, m->data, m->context);
+	if (r == PCRE2_ERROR_JIT_STACKLIMIT)
+		r = pcre2_match(m->re->code, text, m->len, m->at, options | PCRE2_NO_JIT, m->data, m->context);
+	return r;
+}
+
+/* At this place.  PCRE2 does not say how many steps it took: each try may take twice what the one before did, and all are counted. */
+static int match_here(struct dtp_matcher *m)
+{
+	uint64_t steps = QUICK_STEPS;
+	int r = match_within(m, QUICK_STEPS);
+
+	while (r == PCRE2_ERROR_MATCHLIMIT && m->steps && steps < UINT32_MAX / 2) {
+		steps = 2 * steps < m->steps ? 2 * steps : m->steps;
+		m->steps -= steps;
+		r = match_within(m, (uint32_t)steps);
+	}
+	return r;
+}
+
+static void step(struct dtp_matcher *m)
+{
+	size_t n = 1;
+
+	if (m->at < m->len)
+		dtp_utf8_next(m->text, m->at, &n);
+	m->at += n;
 }
 
 enum dtp_code dtp_matcher_next(struct dtp_matcher *m, bool *found, size_t *begin, size_t *end, struct dtp_err *err)
 {
 	*found = false;
 	while (m->at <= m->len) {
-		/* The text was checked once: PCRE2 would do so again for each match. */
-		int r = pcre2_match(m->re->code, (PCRE2_SPTR)m->text, m->len, m->at, PCRE2_NO_UTF_CHECK, m->data, m->context);
-		if (r == PCRE2_ERROR_JIT_STACKLIMIT)
-			r = pcre2_match(m->re->code, (PCRE2_SPTR)m->text, m->len, m->at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-					m->data, m->context);
+		int r = match_here(m);
 		if (r == PCRE2_ERROR_NOMATCH) {
-			m->at = m->len + 1;
-			return DTP_OK;
+			step(m);
+			continue;
 		}
 		if (r < 0) {
 			PCRE2_UCHAR why[256];
@@ -480,10 +512,7 @@ enum dtp_code dtp_matcher_next(struct dtp_matcher *m, bool *found, size_t *begin
 		}
 		const PCRE2_SIZE *match = pcre2_get_ovector_pointer(m->data);
 		if (match[0] == match[1] && match[1] == m->last_end) {
-			size_t n = 1;
-			if (m->at < m->len)
-				dtp_utf8_next(m->text, m->at, &n);
-			m->at += n;
+			step(m);
 			continue;
 		}
 		*found = true;

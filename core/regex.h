@@ -29,6 +29,6 @@ void dtp_matcher_free(struct dtp_matcher *m);
 /* text is valid UTF-8 and stays in place until the last match is taken. */
 void dtp_matcher_start(struct dtp_matcher *m, const char *text, size_t len);
 /* The next match is text[*begin, *end), maybe empty, though never right behind the one before; *found is false when there
- * is none.  A pattern that takes too many steps at one place is DTP_REFUSED. */
+ * is none.  A pattern that takes too many steps is DTP_REFUSED. */
 enum dtp_code dtp_matcher_next(struct dtp_matcher *m, bool *found, size_t *begin, size_t *end, struct dtp_err *err);
 #endif

@@ -113,6 +113,33 @@ static void regex_gives_up(void **state)
 	dtp_regex_free(re);
 }
 
+/* Not even if each place of the text stays far below what the text may take. */
+static void regex_gives_up_on_a_text_of_many_places(void **state)
+{
+	static const char unit[] = "aaaaaaaaaaaaaaaaaaaaaaaab";
+	static char text[2000 * (sizeof unit - 1)];
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_regex *re;
+	struct dtp_matcher *m;
+	size_t begin, end;
+	bool found = true;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof text; i += sizeof unit - 1)
+		memcpy(text + i, unit, sizeof unit - 1);
+	assert_int_equal(dtp_regex_new("(?:a|aa)+(?:c|d)|b", false, &re, &err), DTP_OK);
+	assert_int_equal(dtp_matcher_new(re, &m, &err), DTP_OK);
+	dtp_matcher_start(m, text, sizeof unit - 1);
+	assert_int_equal(dtp_matcher_next(m, &found, &begin, &end, &err), DTP_OK);
+	assert_true(found && begin == sizeof unit - 2);
+	dtp_matcher_start(m, text, sizeof text);
+	while (found && !dtp_matcher_next(m, &found, &begin, &end, &err))
+		;
+	assert_message(&err, DTP_REFUSED, "the split pattern fails on a text of 50000 bytes", "match limit exceeded", NULL);
+	dtp_matcher_free(m);
+	dtp_regex_free(re);
+}
+
 static void utf8_nfc_as_the_reference(void **state)
 {
 	(void)state;
@@ -189,6 +216,7 @@ int main(void)
 		cmocka_unit_test(regex_reads_as_oniguruma),
 		cmocka_unit_test(regex_refuses_what_may_differ),
 		cmocka_unit_test(regex_gives_up),
+		cmocka_unit_test(regex_gives_up_on_a_text_of_many_places),
 		cmocka_unit_test(utf8_valid_offset),
 		cmocka_unit_test(utf8_nfc_as_the_reference),
 		cmocka_unit_test(utf8_repair_maximal_subparts),

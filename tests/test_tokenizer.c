@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support.h"
 
+#include "added.h"
 #include "tokenizer.h"
 
 #include <cjson/cJSON.h>
@@ -254,6 +255,30 @@ static void tokenizer_long_words(void **state)
 		free(text);
 	}
 	dtp_tokenizer_free(t);
+}
+
+/* Nor may blanks that each take the white space behind them. */
+static void tokenizer_many_blanks(void **state)
+{
+	struct dtp_added_token blank = {.content = strdup(" "), .len = 1, .id = 7, .rstrip = true};
+	struct dtp_added added = {0};
+	struct dtp_err err;
+	size_t len = 1000000, begin, end, n = 0;
+	char *text = malloc(len);
+	int32_t id;
+
+	(void)state;
+	memset(text, ' ', len);
+	assert_int_equal(dtp_added_push(&added, blank, &err), DTP_OK);
+	clock_t start = clock();
+	for (struct dtp_added_walk w = {.text = text, .len = len}; dtp_added_next(&added, &w, &id, &begin, &end); n++)
+		assert_true(begin == n && end == len);
+	double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+	assert_int_equal(n, len);
+	if (seconds > 20)
+		fail_msg("%zu blanks take %.1f s", len, seconds);
+	dtp_added_free(&added);
+	free(text);
 }
 
 static void tokenizer_nul_is_a_byte(void **state)
@@ -528,7 +553,7 @@ int main(void)
 		cmocka_unit_test(tokenizer_random_tekken),
 		cmocka_unit_test(tokenizer_decode_inverts),
 		cmocka_unit_test(tokenizer_refuses_bad_utf8),
-		cmocka_unit_test(tokenizer_long_words),
+		cmocka_unit_test(tokenizer_long_words), cmocka_unit_test(tokenizer_many_blanks),
 		cmocka_unit_test(tokenizer_nul_is_a_byte),
 		cmocka_unit_test(tokenizer_malformed),
 		cmocka_unit_test(tokenizer_added_flags),
