@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear, its weights, and where they come from. */
+#include "cpu/dnnl.h"
 #include "op.h"
 
 #include <malloc.h>
@@ -218,6 +219,31 @@ static void gemm_linear_many_shapes(void **state)
 	be->ops->destroy(be);
 }
 
+/* One operation may have more shapes than are kept, such as a causal attention of 32768 tokens, and the next layer has them again. */
+static void gemm_shapes_of_a_layer_stay(void **state)
+{
+	struct config c = configs[0];
+	struct dtp_backend *be = open_backend(&c);
+	struct dtp_dnnl *d = dtp_cpu_of(be)->dnnl;
+	struct dtp_err err;
+	struct dtp_mm *mm;
+
+	(void)state;
+	for (int layer = 0; layer < 7; layer++) {
+		dtp_dnnl_begin(d);
+		for (int64_t k = 1; k <= 600; k++)
+			assert_int_equal(dtp_mm_get(d, &(struct dtp_mm_shape){1, 1, k, DTP_F32, DTP_MM_ROWS, false}, &mm, &err), DTP_OK);
+		for (int op = 0; op < 20; op++) {
+			dtp_dnnl_begin(d);
+			assert_int_equal(dtp_dnnl_count(d), 600);
+		}
+	}
+	for (int op = 0; op < 130; op++) /* another model */
+		dtp_dnnl_begin(d);
+	assert_int_equal(dtp_dnnl_count(d), 0);
+	be->ops->destroy(be);
+}
+
 /* Memory of a large weight serves the next one. */
 static void gemm_weight_in_reused_memory(void **state)
 {
@@ -320,6 +346,7 @@ int main(void)
 		cmocka_unit_test(gemm_linear_extremes),
 		cmocka_unit_test(gemm_linear_no_growth),
 		cmocka_unit_test(gemm_linear_many_shapes),
+		cmocka_unit_test(gemm_shapes_of_a_layer_stay),
 		cmocka_unit_test(gemm_weight_in_reused_memory),
 		cmocka_unit_test(gemm_weight_bytes_dry),
 		cmocka_unit_test(gemm_alloc_too_large),

@@ -86,10 +86,14 @@ struct dtp_mm {
 	dnnl_memory_desc_t a, b, c;
 	dnnl_primitive_desc_t pd; /* holds the descriptor of the scratchpad */
 	struct slot *slots;
+	uint64_t used; /* the last operation that asked for it */
 };
 
 #define BUCKETS 256
-#define KEEP 512 /* primitives; more are dropped between two operations */
+#define KEEP 512 /* primitives; of more, those are dropped that no recent operation asked for */
+/* Operations: more than a layer has.  What a layer asks for the next one asks for again, and a long causal attention has thousands of
+ * shapes of its own. */
+#define RECENT 64
 
 struct dtp_dnnl {
 	dnnl_engine_t engine;
@@ -97,6 +101,7 @@ struct dtp_dnnl {
 	void **pads;
 	size_t pad_size;
 	int threads, count;
+	uint64_t operation; /* the present one's number */
 	bool blocked;
 	struct dtp_mm *bucket[BUCKETS];
 };
@@ -137,21 +142,26 @@ static void mm_free(struct dtp_dnnl *d, struct dtp_mm *mm)
 	free(mm);
 }
 
-static void drop_all(struct dtp_dnnl *d)
+/* What was last asked for before this operation. */
+static void drop(struct dtp_dnnl *d, uint64_t before)
 {
 	for (int i = 0; i < BUCKETS; i++)
-		for (struct dtp_mm *mm; (mm = d->bucket[i]);) {
-			d->bucket[i] = mm->next;
+		for (struct dtp_mm **at = &d->bucket[i], *mm; (mm = *at);) {
+			if (mm->used >= before) {
+				at = &mm->next;
+				continue;
+			}
+			*at = mm->next;
 			mm_free(d, mm);
+			d->count--;
 		}
-	d->count = 0;
 }
 
 void dtp_dnnl_free(struct dtp_dnnl *d)
 {
 	if (!d)
 		return;
-	drop_all(d);
+	drop(d, UINT64_MAX);
 	for (int t = 0; t < d->threads; t++) {
 		if (d->streams && d->streams[t])
 			dnnl_stream_destroy(d->streams[t]);
@@ -188,10 +198,16 @@ enum dtp_code dtp_dnnl_new(int threads, struct dtp_dnnl **out, struct dtp_err *e
 	return DTP_OK;
 }
 
+int dtp_dnnl_count(const struct dtp_dnnl *d)
+{
+	return d->count;
+}
+
 void dtp_dnnl_begin(struct dtp_dnnl *d)
 {
-	if (d->count > KEEP)
-		drop_all(d);
+	d->operation++;
+	if (d->count > KEEP && d->operation % RECENT == 0)
+		drop(d, d->operation - RECENT);
 	/* Regions of this backend say how many threads they take; within, and where that is one, oneDNN takes one. */
 	omp_set_num_threads(1);
 }
@@ -293,6 +309,7 @@ enum dtp_code dtp_mm_get(struct dtp_dnnl *d, const struct dtp_mm_shape *s, struc
 	for (struct dtp_mm *mm = *head; mm; mm = mm->next)
 		if (mm->shape.m == s->m && mm->shape.n == s->n && mm->shape.k == s->k && mm->shape.type == s->type &&
 		    mm->shape.layout == s->layout && mm->shape.add == s->add) {
+			mm->used = d->operation;
 			*out = mm;
 			return DTP_OK;
 		}
@@ -300,6 +317,7 @@ enum dtp_code dtp_mm_get(struct dtp_dnnl *d, const struct dtp_mm_shape *s, struc
 	dnnl_status_t st = dnnl_out_of_memory;
 	if (mm) {
 		mm->shape = *s;
+		mm->used = d->operation;
 		st = mm_make(d, mm);
 	}
 	if (st == dnnl_success && !grow_pads(d, dnnl_memory_desc_get_size(pad_desc(mm))))

@@ -35,10 +35,11 @@ struct dtp_dnnl_facts dtp_dnnl_facts(void);
 enum dtp_code dtp_dnnl_new(int threads, struct dtp_dnnl **out, struct dtp_err *err);
 void dtp_dnnl_free(struct dtp_dnnl *d);
 
-/* The primitive of a shape; made on first use.  Not to be called by several threads at once.  It is valid until some
- * hundred further shapes have been asked for within one operation; dtp_dnnl_begin starts one. */
+/* The primitive of a shape; made on first use.  Not to be called by several threads at once.  It is valid for the rest of the
+ * operation, which dtp_dnnl_begin starts: that drops what no recent operation asked for, where very many are held. */
 struct dtp_mm;
 void dtp_dnnl_begin(struct dtp_dnnl *d);
+int dtp_dnnl_count(const struct dtp_dnnl *d); /* primitives held */
 enum dtp_code dtp_mm_get(struct dtp_dnnl *d, const struct dtp_mm_shape *s, struct dtp_mm **mm, struct dtp_err *err);
 /* c [m,n] F32 = (or +=) a [m,k] b, all dense; false when oneDNN failed.  thread: the caller's number, below `threads`. */
 bool dtp_mm_run(struct dtp_dnnl *d, struct dtp_mm *mm, int thread, const void *a, const void *b, float *c);
