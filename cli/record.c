@@ -58,14 +58,15 @@ static const char *text_of(const cJSON *object, const char *key)
 	return cJSON_IsString(v) ? v->valuestring : NULL;
 }
 
-static bool take_image(struct dtp_record *r, const cJSON *o)
+static bool take_image(struct dtp_record *r, const struct dtp_json *doc)
 {
+	const cJSON *o = doc->root;
 	const char *file = text_of(o, "file"), *sha256 = text_of(o, "sha256");
-	const cJSON *bytes = cJSON_GetObjectItemCaseSensitive(o, "bytes");
 	const cJSON *parameters = cJSON_GetObjectItemCaseSensitive(o, "parameters");
+	int64_t bytes;
 	char *text;
 
-	if (!file || !sha256 || !cJSON_IsNumber(bytes) || bytes->valuedouble < 0 || !cJSON_IsObject(parameters))
+	if (!file || !sha256 || dtp_json_int(doc, NULL, "bytes", 0, INT64_MAX, &bytes, NULL) || !cJSON_IsObject(parameters))
 		return false;
 	if (r->n == r->cap) {
 		size_t cap = r->cap ? 2 * r->cap : 64;
@@ -77,7 +78,7 @@ static bool take_image(struct dtp_record *r, const cJSON *o)
 	}
 	text = cJSON_PrintUnformatted(parameters);
 	struct entry *e = &r->entries[r->n];
-	*e = (struct entry){.file = strdup(file), .bytes = (uint64_t)bytes->valuedouble};
+	*e = (struct entry){.file = strdup(file), .bytes = (uint64_t)bytes};
 	snprintf(e->sha256, sizeof e->sha256, "%s", sha256);
 	if (!text || !e->file) {
 		cJSON_free(text);
@@ -112,7 +113,7 @@ static void take_line(struct dtp_record *r, const char *line, size_t len)
 		r->odd++;
 		return;
 	}
-	if (!take_image(r, doc.root) && !take_run(r, doc.root))
+	if (!take_image(r, &doc) && !take_run(r, doc.root))
 		r->odd++;
 	dtp_json_free(&doc);
 }

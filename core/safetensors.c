@@ -20,11 +20,6 @@ static enum dtp_code no_memory(const char *path, struct dtp_err *err)
 	return dtp_fail(err, DTP_FAILED, "cannot open '%s': out of memory", path);
 }
 
-static int64_t mtime_ns(const struct stat *st)
-{
-	return (int64_t)st->st_mtim.tv_sec * 1000000000 + st->st_mtim.tv_nsec;
-}
-
 /* ---- opening */
 
 /* Adds the file, open but without its entries; path is taken over. */
@@ -49,7 +44,7 @@ static enum dtp_code add_file(struct dtp_st *st, char *path, struct dtp_err *err
 		return dtp_fail(err, DTP_REFUSED, "'%s' is %s, expected a safetensors file", path,
 				S_ISDIR(s.st_mode) ? "a folder" : "no regular file");
 	f->size = (uint64_t)s.st_size;
-	f->mtime_ns = mtime_ns(&s);
+	f->mtime = s.st_mtim;
 	f->remote = dtp_remote_file(f->fd);
 	return DTP_OK;
 }
@@ -373,7 +368,7 @@ static enum dtp_code check_unchanged(const struct dtp_st_file *f, const struct d
 	if ((uint64_t)s.st_size != f->size)
 		return dtp_fail(err, DTP_FAILED, "cannot read tensor '%.200s' of '%s': the file had %" PRIu64 " bytes when it "
 				"was opened and has %lld now", e->name, f->path, f->size, (long long)s.st_size);
-	if (mtime_ns(&s) != f->mtime_ns)
+	if (s.st_mtim.tv_sec != f->mtime.tv_sec || s.st_mtim.tv_nsec != f->mtime.tv_nsec)
 		return dtp_fail(err, DTP_FAILED, "cannot read tensor '%.200s' of '%s': the file was modified since it was "
 				"opened", e->name, f->path);
 	return DTP_OK;

@@ -7,6 +7,8 @@
 #include "err.h"
 #include "tensor.h"
 
+#include <time.h>
+
 #define DTP_ST_MAX_DIMS 8
 
 struct dtp_st_entry {
@@ -25,7 +27,7 @@ struct dtp_st_file {
 	char *path;
 	int fd;                 /* open for reading, close-on-exec */
 	uint64_t size, header_bytes;
-	int64_t mtime_ns;       /* at opening; dtp_st_read compares */
+	struct timespec mtime;  /* at opening; dtp_st_read compares */
 	bool remote;            /* on a network file system: is read by few and large requests */
 };
 

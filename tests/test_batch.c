@@ -211,6 +211,25 @@ static void record_survives_what_it_does_not_know(void **state)
 	}
 }
 
+/* A number of bytes that no file has: it was undefined what it became, here 0. */
+static void record_of_absurd_sizes(void **state)
+{
+	static const char *const sizes[] = {"1e300", "18446744073709551616", "-1", "0.5", "9007199254740992", "0"};
+	const char *folder = fresh_folder();
+	char text[300];
+
+	(void)state;
+	put(folder, "a.png", "");
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		snprintf(text, sizeof text, "{\"file\":\"a.png\",\"bytes\":%s,\"sha256\":\"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b"
+			 "7852b855\",\"parameters\":{}}\n", sizes[i]);
+		put(folder, DTP_RECORD_NAME, text);
+		struct dtp_record *r = open_record(folder, true);
+		assert_int_equal(dtp_record_has(r, "a.png", "{}"), !strcmp(sizes[i], "0"));
+		dtp_record_close(r);
+	}
+}
+
 static void record_that_cannot_be_written(void **state)
 {
 	const char *folder = fresh_folder();
@@ -252,6 +271,7 @@ int main(void)
 		cmocka_unit_test_teardown(outputs_stay_in_their_folder, free_line),
 		cmocka_unit_test(record_knows_what_it_was_told),
 		cmocka_unit_test(record_survives_what_it_does_not_know),
+		cmocka_unit_test(record_of_absurd_sizes),
 		cmocka_unit_test(record_that_cannot_be_written),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
 #include "safetensors.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -221,6 +222,30 @@ static void st_read_ranges(void **state)
 	assert_int_equal(dtp_st_read(&st, e, 0, 10, b, &err), DTP_FAILED);
 	assert_message(&err, DTP_FAILED, path, "'b'", "modified", NULL);
 	dtp_st_close(&st);
+}
+
+/* Two times that are the same in nanoseconds of 64 bits; a file in memory can have both. */
+static void st_times_of_any_year(void **state)
+{
+	struct timespec first[2] = {{.tv_nsec = UTIME_OMIT}, {0}}, second[2] = {{.tv_nsec = UTIME_OMIT}, {18446744073, 709551616}};
+	size_t len;
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_st st;
+	char path[40], b[4];
+
+	(void)state;
+	char *file = read_file(make_file("times.safetensors", "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4), &len);
+	int fd = memfd_create("times", MFD_CLOEXEC);
+	assert_true(fd >= 0 && write(fd, file, len) == (ssize_t)len && !futimens(fd, first));
+	free(file);
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	assert_int_equal(dtp_st_open_file(path, &st, &err), DTP_OK);
+	assert_int_equal(dtp_st_read(&st, &st.entries[0], 0, 4, b, &err), DTP_OK);
+	assert_int_equal(futimens(fd, second), 0);
+	assert_int_equal(dtp_st_read(&st, &st.entries[0], 0, 4, b, &err), DTP_FAILED);
+	assert_message(&err, DTP_FAILED, "modified", NULL);
+	dtp_st_close(&st);
+	close(fd);
 }
 
 #define A4 "{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}"
@@ -463,7 +488,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(st_header_refused),  cmocka_unit_test(st_length_refused),
 		cmocka_unit_test(st_open_no_file),    cmocka_unit_test(st_open_wellformed),
-		cmocka_unit_test(st_read_ranges),     cmocka_unit_test(st_index_refused),
+		cmocka_unit_test(st_read_ranges), cmocka_unit_test(st_times_of_any_year),     cmocka_unit_test(st_index_refused),
 		cmocka_unit_test(st_open_folder),     cmocka_unit_test(st_open_fixtures),
 		cmocka_unit_test(st_open_large_header), cmocka_unit_test(st_write_round_trip),
 		cmocka_unit_test(st_write_refused),
