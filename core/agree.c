@@ -3,6 +3,7 @@
 #include "agree.h"
 
 #include "hash.h"
+#include "infile.h"
 #include "lora.h"
 #include "pipeline_internal.h"
 #include "plan_make.h"
@@ -34,22 +35,36 @@ static enum dtp_code add_plan(struct dtp_hash *h, const struct dtp_tree *tree, s
 	return rc;
 }
 
+/* A file that is not there is another thing than an empty one. */
+static enum dtp_code add_setting(struct dtp_hash *h, const char *folder, const char *name, struct dtp_err *err)
+{
+	struct dtp_digest digest;
+	struct dtp_hash content;
+	char *path;
+
+	if (asprintf(&path, "%s/%s", folder, name) < 0)
+		return dtp_fail(err, DTP_FAILED, "out of memory");
+	bool there = dtp_path_exists(path);
+	dtp_hash_begin(&content);
+	enum dtp_code rc = there ? dtp_hash_add_file(&content, path, err) : DTP_OK;
+	free(path);
+	dtp_hash_end(&content, &digest);
+	dtp_hash_add(h, name, strlen(name) + 1);
+	dtp_hash_add(h, &digest, there ? sizeof digest : 0);
+	return rc;
+}
+
 /* Whatever opening reads besides the checkpoints. */
 static enum dtp_code hash_settings(const struct dtp_pipeline *p, struct dtp_hash *h, struct dtp_err *err)
 {
 	static const char *const files[] = {"model_index.json", "scheduler/scheduler_config.json", "text_encoder/config.json",
 					    "vae/config.json", "tokenizer/tokenizer.json",
 					    "tokenizer/tokenizer_config.json", DTP_SHARDS_MANIFEST};
-	char path[4096];
-	enum dtp_code rc = DTP_OK;
 
-	for (size_t i = 0; !rc && i < sizeof files / sizeof *files; i++) {
-		snprintf(path, sizeof path, "%s/%s", p->model, files[i]);
-		dtp_hash_add(h, files[i], strlen(files[i]) + 1);
-		rc = dtp_hash_add_file(h, path, err);
-	}
-	snprintf(path, sizeof path, "%s/config.json", p->transformer_config);
-	return rc ? rc : dtp_hash_add_file(h, path, err);
+	for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+		if (add_setting(h, p->model, files[i], err))
+			return err->code;
+	return add_setting(h, p->transformer_config, "config.json", err);
 }
 
 /* The text encoder's own plan goes with it: nobody chooses that by itself.  Ranks of a sharded folder read different files: each has checked that it is one of those that its manifest names. */

@@ -28,8 +28,6 @@ enum dtp_code dtp_hash_add_file(struct dtp_hash *h, const char *path, struct dtp
 	ssize_t n;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 
-	if (fd < 0 && errno == ENOENT)
-		return DTP_OK;
 	if (fd < 0)
 		return dtp_fail(err, DTP_FAILED, "cannot open '%s': %s", path, strerror(errno));
 	while ((n = read(fd, block, sizeof block)) > 0 || (n < 0 && errno == EINTR))

@@ -19,7 +19,7 @@ struct dtp_digest {
 void dtp_hash_begin(struct dtp_hash *h);
 void dtp_hash_add(struct dtp_hash *h, const void *data, size_t len);
 void dtp_hash_end(struct dtp_hash *h, struct dtp_digest *out);
-/* Adds a file's bytes; one that does not exist adds none.  DTP_FAILED names it when it cannot be read. */
+/* Adds a file's bytes.  DTP_FAILED names it when it cannot be read. */
 enum dtp_code dtp_hash_add_file(struct dtp_hash *h, const char *path, struct dtp_err *err);
 
 #define DTP_DIGEST_TEXT (2 * SHA256_DIGEST_SIZE + 1)

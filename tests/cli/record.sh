@@ -141,6 +141,19 @@ says "^$dir/old.png: --model is '$model' instead of the recorded '$dir/m'$"
 silent '^warning: '
 done_
 
+case_ a_file_that_is_not_there_is_not_an_empty_one
+cp -r $model "$dir/lacking"
+rm -r "$dir/lacking/tokenizer"
+# shellcheck disable=SC2086 # words
+run --model $model --prompt x $small --seed 1 --save-prompt-embeds "$dir/lacking.safetensors" -o "$dir/o/whole.png"
+run --model "$dir/lacking" --prompt-embeds "$dir/lacking.safetensors" --height 64 --width 64 --steps 1 --seed 1 -o "$dir/lacking.png"
+again "$dir/lacking.png"
+mkdir "$dir/lacking/tokenizer"
+: >"$dir/lacking/tokenizer/tokenizer.json"
+run --from "$dir/lacking.png" -o "$dir/o/lacking.png"
+says "^warning: $dir/lacking.png: the model's configuration or tokenizer is $what"
+done_
+
 expect from_a_model_that_is_gone 2 '^$' "^difftp: model folder '$dir/m' does not exist" --from "$dir/old.png" -o "$dir/o/gone.png"
 # ---- inspect
 case_ inspect_prints_the_record
