@@ -2,6 +2,7 @@
 #include "doctor.h"
 
 #include "backend.h"
+#include "device.h"
 #include "gpu.h"
 #include "text.h"
 #include "units.h"
@@ -10,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_GPUS 64
 #define NCCL_LEAST 21800  /* the first with all that is called */
 
 struct gpu {
@@ -23,7 +23,7 @@ struct gpu {
 };
 struct gpus {
 	struct dtp_nvml nvml;
-	struct gpu gpu[MAX_GPUS];
+	struct gpu gpu[DTP_MAX_GPUS];
 	int n;
 };
 
@@ -57,7 +57,7 @@ static bool open_gpus(struct gpus *g, struct dtp_findings *f, bool tell)
 			dtp_found(f, DTP_VERDICT_OK, NULL, NULL, "the NVIDIA driver sees no GPU: ranks compute on CPUs");
 		return false;
 	}
-	for (unsigned i = 0; i < n && g->n < MAX_GPUS; i++)
+	for (unsigned i = 0; i < n && g->n < DTP_MAX_GPUS; i++)
 		if (!g->nvml.device(i, &g->gpu[g->n].handle))
 			g->n++;
 		else if (tell)

@@ -4,6 +4,7 @@
 
 #include "lora.h"
 #include "reference.h"
+#include "sizes.h"
 
 const char *const dtp_group_titles[DTP_NGROUPS] = {
 	[DTP_GROUP_MODEL] = "Model", [DTP_GROUP_PICTURE] = "Picture",     [DTP_GROUP_OUTPUT] = "Output",
@@ -13,6 +14,8 @@ const char *const dtp_group_titles[DTP_NGROUPS] = {
 };
 
 #define AT(member) offsetof(struct dtp_args, member)
+#define DIGITS_OF(number) #number
+#define DIGITS(macro) DIGITS_OF(macro)
 
 const struct dtp_option dtp_options[] = {
 	{.name = "model", .aliases = "config", .may_differ = true, .letter = 'm', .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL,
@@ -22,7 +25,7 @@ const struct dtp_option dtp_options[] = {
 	 "the cache of Hugging Face's tools (ORGANISATION/NAME[@REVISION]); nothing is downloaded"},
 	{.name = "lora", .kind = DTP_OPT_LIST, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK | DTP_CMD_RECIPE, .offset = AT(loras),
 	 .value = "FILE[:SCALE]", .max = DTP_MAX_LORAS,
-	 .text = "merge a LoRA (safetensors, PEFT's or Kohya's names) into the transformer's weights as they load; may be given up to 8 times"},
+	 .text = "merge a LoRA (safetensors, PEFT's or Kohya's names) into the transformer's weights as they load; may be given up to " DIGITS(DTP_MAX_LORAS) " times"},
 	{.name = "tp-plan", .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK | DTP_CMD_SHARD | DTP_CMD_RECIPE, .offset = AT(tp_plan),
 	 .value = "FILE", .text = "tensor-parallel plan of the transformer (JSON)", .def = "the plan of the model's family"},
 	{.name = "transformer", .kind = DTP_OPT_PATH, .group = DTP_GROUP_MODEL, .commands = DTP_CMD_ASK | DTP_CMD_RECIPE, .offset = AT(transformer),
@@ -69,7 +72,7 @@ const struct dtp_option dtp_options[] = {
 	 .text = "draw what this PNG was drawn of, by the record in it; options that are given as well replace its own"},
 	{.name = "image", .run_only = true, .kind = DTP_OPT_LIST, .group = DTP_GROUP_PICTURE, .commands = DTP_CMD_RUN | DTP_CMD_PLAN | DTP_CMD_RECIPE,
 	 .offset = AT(images), .value = "FILE", .max = DTP_MAX_REFERENCES,
-	 .text = "a reference image (PNG, JPEG, WebP); may be given up to 10 times"},
+	 .text = "a reference image (PNG, JPEG, WebP); may be given up to " DIGITS(DTP_MAX_REFERENCES) " times"},
 	{.name = "latents", .run_only = true, .kind = DTP_OPT_PATH, .group = DTP_GROUP_PICTURE,
 	 .commands = DTP_CMD_RUN | DTP_CMD_RECIPE, .offset = AT(latents),
 	 .value = "FILE", .text = "safetensors file with the noise to begin with, [1, 128, height/16, width/16] for FLUX.2",
@@ -149,16 +152,16 @@ const struct dtp_option dtp_options[] = {
 	 .offset = AT(preview), .text = "draw after each step what the picture is going to be, cheaply and coarsely, in the same ways"},
 
 	{.name = "tp-degree", .aliases = "tp", .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_ASK | DTP_CMD_SHARD | DTP_CMD_RECIPE,
-	 .offset = AT(tp_degree), .env = "DIFFTP_TP_DEGREE", .value = "N", .min = 1, .max = 1024,
+	 .offset = AT(tp_degree), .env = "DIFFTP_TP_DEGREE", .value = "N", .min = 1, .max = DTP_MAX_RANKS,
 	 .text = "ranks (processes) that share every layer; must divide the transformer's heads", .def = "1; of a sharded folder its own"},
 	{.name = "dp-degree", .aliases = "dp", .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_RUN,
-	 .offset = AT(dp_degree), .value = "N", .min = 1, .max = 1024,
+	 .offset = AT(dp_degree), .value = "N", .min = 1, .max = DTP_MAX_RANKS,
 	 .text = "replicas of --tp-degree ranks each, over which the images are divided; the images are the same", .def = "1"},
 	{.name = "ring-degree", .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_START,
-	 .offset = AT(ring_degree), .value = "N", .min = 1, .max = 1024,
+	 .offset = AT(ring_degree), .value = "N", .min = 1, .max = DTP_MAX_RANKS,
 	 .text = "ranks that share the tokens of a picture, passing keys and values round: only 1 for now", .def = "1"},
 	{.name = "ulysses-degree", .kind = DTP_OPT_INT, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_START,
-	 .offset = AT(ulysses_degree), .value = "N", .min = 1, .max = 1024,
+	 .offset = AT(ulysses_degree), .value = "N", .min = 1, .max = DTP_MAX_RANKS,
 	 .text = "ranks that share the tokens of a picture, exchanging heads: only 1 for now", .def = "1"},
 	{.name = "launcher", .kind = DTP_OPT_CHOICE, .group = DTP_GROUP_RANKS, .commands = DTP_CMD_START, .may_differ = true,
 	 .offset = AT(launcher), .choices = "auto self torchrun mpirun srun",

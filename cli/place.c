@@ -2,14 +2,13 @@
 #include "place.h"
 
 #include "flags.h"
+#include "sizes.h"
 
 #include <errno.h>
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define MOST_RANKS (1 << 16)
 
 /* Names of variables.  Several, separated by blanks: of `size` and `hosts` the first that is set counts, of `job` all. */
 struct launcher {
@@ -99,10 +98,10 @@ static enum dtp_code read_numbers(const struct launcher *l, struct dtp_place *p,
 	int local_rank, local_size = 0, nhosts = 0;
 
 	if (need(l, &rank, &size, err) || need(l, &size, &rank, err) || need(l, &local, &rank, err) ||
-	    number(&size, 1, MOST_RANKS, &p->size, err) || number(&rank, 0, MOST_RANKS, &p->rank, err) ||
-	    number(&local, 0, MOST_RANKS, &local_rank, err) ||
-	    (locals.value && number(&locals, 1, MOST_RANKS, &local_size, err)) ||
-	    (hosts.value && number(&hosts, 1, MOST_RANKS, &nhosts, err)))
+	    number(&size, 1, DTP_MAX_RANKS, &p->size, err) || number(&rank, 0, DTP_MAX_RANKS, &p->rank, err) ||
+	    number(&local, 0, DTP_MAX_RANKS, &local_rank, err) ||
+	    (locals.value && number(&locals, 1, DTP_MAX_RANKS, &local_size, err)) ||
+	    (hosts.value && number(&hosts, 1, DTP_MAX_RANKS, &nhosts, err)))
 		return err->code;
 	if (p->rank >= p->size)
 		return dtp_fail(err, DTP_REFUSED, "the variable '%s' is %d, but '%s' is %d: ranks are numbered from 0 to %d" REMEDY,

@@ -182,7 +182,7 @@ enum dtp_code dtp_plan_print_json(const struct dtp_plan_view *v, FILE *f, struct
 	cJSON_AddNumberToObject(o, "reference_images", v->request.nimages);
 	cJSON_AddNumberToObject(o, "max_sequence_length", (double)v->request.max_sequence_length);
 	list = cJSON_AddArrayToObject(o, "components");
-	for (int i = 0; i < DTP_NPARTS; i++)
+	for (int i = 0; i < DTP_REPORT_PARTS; i++)
 		cJSON_AddItemToArray(list, part_json(v, &v->report.part[i]));
 	add_sums(v, o);
 	add_offload(v, o);

@@ -300,7 +300,7 @@ static void print_verdict(FILE *f, const struct dtp_plan_view *v)
 	else if (v->smallest)
 		fprintf(f, "  smallest degree that fits: %d\n", v->smallest);
 	else
-		fputs("  smallest degree that fits: none up to 64\n", f);
+		fprintf(f, "  smallest degree that fits: none up to %d\n", DTP_MAX_DEGREE_TRIED);
 }
 
 /* Words of s, wrapped, every line behind the first indented. */
@@ -340,7 +340,7 @@ void dtp_plan_print(const struct dtp_plan_view *v, FILE *f)
 	fprintf(f, "%s: %s, tp %d, %s, %" PRId64 "x%" PRId64 ", %d step%s, %" PRId64 " text tokens%s%s\n", v->options.model,
 		dtp_pipeline_class(v->pipeline), v->options.tp_degree, v->options.compute == DTP_F32 ? "fp32" : "bf16", q->width,
 		q->height, q->steps, q->steps == 1 ? "" : "s", q->max_sequence_length, passes_text(v), references);
-	for (int i = 0; i < DTP_NPARTS; i++)
+	for (int i = 0; i < DTP_REPORT_PARTS; i++)
 		print_part(f, v, &v->report.part[i]);
 	print_sums(f, v);
 	print_offload(f, v);

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define DTP_MAX_RANKS 1024 /* as --tp-degree */
+#define DTP_MAX_RANKS 1024 /* of a run, and so of each degree */
 
 /* What each rank may take; n == 0: no limit was given. */
 struct dtp_limits {

@@ -5,6 +5,7 @@
 #include "control.h"
 #include "file.h"
 #include "footprints.h"
+#include "sizes.h"
 #include "supervise.h"
 
 #include <errno.h>
@@ -369,7 +370,7 @@ bool dtp_worker_is_rank(void)
 static enum dtp_code read_environment(struct dtp_worker *w, struct dtp_err *err)
 {
 	number_from(DTP_ENV_PATIENCE, 1, INT_MAX, &w->patience_ms);
-	if (number_from(DTP_ENV_SIZE, 1, 1 << 16, &w->size) && number_from(DTP_ENV_RANK, 0, w->size - 1, &w->rank) &&
+	if (number_from(DTP_ENV_SIZE, 1, DTP_MAX_RANKS, &w->size) && number_from(DTP_ENV_RANK, 0, w->size - 1, &w->rank) &&
 	    number_from(DTP_ENV_LOCAL_RANK, 0, w->size - 1, &w->local_rank) &&
 	    number_from(DTP_ENV_FD, 0, 1 << 20, &w->fd))
 		return DTP_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communication between ranks: one interface, several implementations (one rank, Gloo, later NCCL).  Every collective is
+/* Communication between ranks: one interface, several implementations (one rank, Gloo, NCCL).  Every collective is
  * called by all ranks of the communicator in the same order, by one thread at a time.  Any count may be 0.  A lost peer
  * or an abort makes the call return DTP_FAILED with err->secondary set, at once; the communicator is then unusable. */
 #ifndef DTP_COMM_H

@@ -298,7 +298,7 @@ enum dtp_code dtp_report_make(struct dtp_pipeline *p, const struct dtp_request *
 
 void dtp_report_free(struct dtp_report *r)
 {
-	for (int i = 0; i < DTP_NPARTS; i++) {
+	for (int i = 0; i < DTP_REPORT_PARTS; i++) {
 		free(r->part[i].lines);
 		free(r->part[i].large);
 		free(r->part[i].sums);

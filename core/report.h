@@ -41,9 +41,9 @@ struct dtp_report_part {
 	uint64_t read;                   /* bytes of the checkpoint that the rank with most to read reads */
 	uint64_t *sums;                  /* behind the lines' rank */
 };
-#define DTP_NPARTS 3
+#define DTP_REPORT_PARTS 3
 struct dtp_report {
-	struct dtp_report_part part[DTP_NPARTS]; /* text_encoder, transformer, vae */
+	struct dtp_report_part part[DTP_REPORT_PARTS]; /* text_encoder, transformer, vae */
 };
 
 /* Everything points into the pipeline, which must stay as it is meanwhile; free with dtp_report_free, which also takes an

@@ -50,7 +50,7 @@ static void report_sums_are_the_ranks_memory(void **state)
 		for (int rank = 0; rank < degrees[k]; rank++) {
 			struct dtp_phase_memory m[DTP_NPHASES];
 			assert_int_equal(dtp_pipeline_memory(p, &r, rank, m, &err), DTP_OK);
-			for (int i = 0; i < DTP_NPARTS; i++) {
+			for (int i = 0; i < DTP_REPORT_PARTS; i++) {
 				const struct dtp_report_part *part = &report.part[i];
 				assert_string_equal(part->name, m[i].name);
 				if (rank >= part->degree)

@@ -119,9 +119,9 @@ wrong rendezvous_alone "A=b" "option '--rendezvous': no launcher's variables say
 wrong no_port "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=x" \
 	"the variable 'MASTER_PORT' is not set, though 'MASTER_ADDR' is: the ranks meet where both say; unset it, or say with --rendezvous where they meet"
 wrong rank_no_number "RANK=1x WORLD_SIZE=2 LOCAL_RANK=0" \
-	"the variable 'RANK' is '1x', not a whole number from 0 to 65536$remedy"
+	"the variable 'RANK' is '1x', not a whole number from 0 to 1024$remedy"
 wrong size_no_number "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=-2 OMPI_COMM_WORLD_LOCAL_RANK=0" \
-	"the variable 'OMPI_COMM_WORLD_SIZE' is '-2', not a whole number from 1 to 65536$remedy"
+	"the variable 'OMPI_COMM_WORLD_SIZE' is '-2', not a whole number from 1 to 1024$remedy"
 wrong rank_beyond_size "SLURM_PROCID=4 SLURM_NTASKS=4 SLURM_LOCALID=0" \
 	"the variable 'SLURM_PROCID' is 4, but 'SLURM_NTASKS' is 4: ranks are numbered from 0 to 3$remedy"
 wrong local_rank_beyond "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=1" \
