@@ -40,6 +40,19 @@ int dtp_tree_find(const struct dtp_tree *t, const char *name)
 	return t->cap ? *slot_of(t, name) : -1;
 }
 
+const char *dtp_key_match(const char *key, const char *name)
+{
+	const char *star = strchr(key, '*');
+
+	if (!star)
+		return strcmp(key, name) ? NULL : name + strlen(name);
+	size_t head = (size_t)(star - key);
+	if (strncmp(key, name, head))
+		return NULL;
+	size_t digits = strspn(name + head, "0123456789");
+	return digits && !strcmp(name + head + digits, star + 1) ? name + head : NULL;
+}
+
 static void grow(struct dtp_tree *t)
 {
 	int cap = t->cap ? 2 * t->cap : 64;

@@ -105,6 +105,9 @@ void dtp_tree_reads(struct dtp_tree *t, int module, int n, const int *producers)
 void dtp_tree_out_blocks(struct dtp_tree *t, int module, int n, const int64_t *sizes);
 void dtp_tree_in_blocks(struct dtp_tree *t, int module, int n, const int64_t *sizes);
 int dtp_tree_find(const struct dtp_tree *t, const char *name); /* -1 */
+/* Whether a module's name fits a key, whose '*', if it has one, is an index.  Where that begins in the name, the name's end where
+ * there is none; NULL: it does not fit. */
+const char *dtp_key_match(const char *key, const char *name);
 
 /* The parameters of a module: 0 (weight) and, if bias, 1.  NULL past the end.  shape gets the whole shape. */
 struct dtp_param {

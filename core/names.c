@@ -59,19 +59,14 @@ struct scheme {
 /* The tensor's module for a module's name; false when the row is another's. */
 static bool translate(const struct row *r, const char *module, char *out, size_t size)
 {
-	const char *star = strchr(r->module, '*'), *to = strchr(r->tensor, '*');
+	const char *index = dtp_key_match(r->module, module), *to = strchr(r->tensor, '*');
 
-	if (!star) {
+	if (!index)
+		return false;
+	if (to)
+		snprintf(out, size, "%.*s%.*s%s", (int)(to - r->tensor), r->tensor, (int)strspn(index, "0123456789"), index, to + 1);
+	else
 		snprintf(out, size, "%s", r->tensor);
-		return !strcmp(r->module, module);
-	}
-	size_t head = (size_t)(star - r->module);
-	if (strncmp(r->module, module, head))
-		return false;
-	int digits = (int)strspn(module + head, "0123456789");
-	if (!digits || strcmp(module + head + digits, star + 1))
-		return false;
-	snprintf(out, size, "%.*s%.*s%s", (int)(to - r->tensor), r->tensor, digits, module + head, to + 1);
 	return true;
 }
 

@@ -29,20 +29,6 @@ static const char *join(char buf[NUMBERS], const char *separator, int n, const i
 
 /* ---- which modules a key names */
 
-/* "list.12.name" against "list.*.name". */
-static bool matches(const char *key, const char *name)
-{
-	const char *star = strchr(key, '*');
-
-	if (!star)
-		return !strcmp(key, name);
-	size_t head = (size_t)(star - key);
-	if (strncmp(key, name, head))
-		return false;
-	size_t digits = strspn(name + head, "0123456789");
-	return digits && !strcmp(name + head + digits, star + 1);
-}
-
 /* The name with its index in `list` replaced by a star; false when it does not stand in that list. */
 static bool as_pattern(const char *list, const char *name, char *buf, size_t size)
 {
@@ -243,7 +229,7 @@ static enum dtp_code expand_rule(const struct dtp_plan *plan, int rule, struct d
 			return no_list(plan, t, key, prefix, err);
 	}
 	for (int i = 0; i < t->n; i++) {
-		if (!matches(key, t->modules[i].name))
+		if (!dtp_key_match(key, t->modules[i].name))
 			continue;
 		if ((rc = assign(plan, rule, &t->modules[i], err)))
 			return rc;

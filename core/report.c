@@ -197,20 +197,11 @@ static uint64_t key_bytes(const struct make *mk, const struct dtp_key *key)
 {
 	/* The modules of one key differ in their shapes at most where a model does so; each counts by itself. */
 	const struct dtp_tree *t = mk->part->tree;
-	const char *star = strchr(key->name, '*');
 	uint64_t bytes = 0;
 
-	if (!star)
-		return param_bytes(t, &t->modules[key->module], 0, 1, mk->dry);
-	size_t head = (size_t)(star - key->name);
-	for (int i = 0; i < t->n; i++) {
-		const char *name = t->modules[i].name;
-		if (strncmp(name, key->name, head))
-			continue;
-		size_t digits = strspn(name + head, "0123456789");
-		if (digits && !strcmp(name + head + digits, star + 1))
+	for (int i = 0; i < t->n; i++)
+		if (dtp_key_match(key->name, t->modules[i].name))
 			bytes += param_bytes(t, &t->modules[i], 0, 1, mk->dry);
-	}
 	return bytes;
 }
 
