@@ -8,7 +8,7 @@
 #include <limits.h>
 #include <stddef.h>
 
-/* The cache's folder, from HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME or HOME; "" when none of them says. */
+/* The cache's folder, from HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME, XDG_CACHE_HOME or HOME; "" when none of them says. */
 void dtp_hub_cache(char *buf, size_t size);
 
 /* What --model names -> a folder in buf.  A path that exists is taken as it is, and so is what cannot be the name of a

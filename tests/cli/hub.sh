@@ -41,8 +41,8 @@ draw tests/models/klein-tiny "$dir/b.png"
 cmp -s "$dir/a.png" "$dir/b.png" || fail "not the same picture"
 done_
 
-case_ hub_the_four_places
-for place in "HF_HUB_CACHE=$cache" "HF_HOME=$dir/home" "XDG_CACHE_HOME=$dir/xdg" "HOME=$dir/user"; do
+case_ hub_the_places
+for place in "HF_HUB_CACHE=$cache" "HUGGINGFACE_HUB_CACHE=$cache" "HF_HOME=$dir/home" "XDG_CACHE_HOME=$dir/xdg" "HOME=$dir/user"; do
 	path=${place#*=}
 	case $place in
 	HF_HOME*) path=$path/hub ;;
@@ -51,7 +51,7 @@ for place in "HF_HUB_CACHE=$cache" "HF_HOME=$dir/home" "XDG_CACHE_HOME=$dir/xdg"
 	esac
 	mkdir -p "$(dirname "$path")"
 	[ "$path" = "$cache" ] || ln -s "$cache" "$path"
-	env -u HF_HUB_CACHE -u HF_HOME -u XDG_CACHE_HOME "$place" "$DIFFTP" plan --model $id >/dev/null 2>"$dir/err" ||
+	env -u HF_HUB_CACHE -u HUGGINGFACE_HUB_CACHE -u HF_HOME -u XDG_CACHE_HOME "$place" "$DIFFTP" plan --model $id >/dev/null 2>"$dir/err" ||
 		fail "$place: $(cat "$dir/err")"
 done
 # The first that is set counts, whether it holds the model or not.

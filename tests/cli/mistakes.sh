@@ -16,7 +16,7 @@ mistake() {
 	shift 2
 	cat >"$dir/expected"
 	(cd "$here" && find . ! -type l | sort) >"$dir/before"
-	(cd "$here" && HOME=$dir/home ${wrap:-} env -u HF_HUB_CACHE -u HF_HOME -u XDG_CACHE_HOME "$DIFFTP" "$@") >"$dir/out" 2>"$dir/err" </dev/null
+	(cd "$here" && HOME=$dir/home ${wrap:-} env -u HF_HUB_CACHE -u HUGGINGFACE_HUB_CACHE -u HF_HOME -u XDG_CACHE_HOME "$DIFFTP" "$@") >"$dir/out" 2>"$dir/err" </dev/null
 	rc=$?
 	[ $rc -eq "$code" ] || fail "exit code $rc, not $code"
 	diff "$dir/expected" "$dir/err" >"$dir/diff" || fail "it prints (>) another text: $(cat "$dir/diff")"
