@@ -193,23 +193,6 @@ template <typename T> inline T same(T x)
 	return x;
 }
 
-inline float from_bf16(uint16_t x)
-{
-	uint32_t u = uint32_t(x) << 16;
-	float f;
-	std::memcpy(&f, &u, sizeof f);
-	return f;
-}
-
-/* As dtp_f32_to_bf16, without its branch. */
-inline uint16_t to_bf16(float x)
-{
-	uint32_t u;
-	std::memcpy(&u, &x, sizeof u);
-	uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16, nan = u >> 16 | 0x40;
-	return uint16_t((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
-}
-
 typedef void (*sum_fn)(void *, const void *const *, int, size_t);
 
 sum_fn sum_of(dtp_dtype t)
@@ -218,7 +201,7 @@ sum_fn sum_of(dtp_dtype t)
 	case DTP_F32:
 		return sum<float, float, same<float>, same<float>>;
 	case DTP_BF16:
-		return sum<uint16_t, float, from_bf16, to_bf16>;
+		return sum<uint16_t, float, dtp_bf16_to_f32, dtp_f32_to_bf16>;
 	case DTP_I64: /* as unsigned: an overflow wraps */
 		return sum<uint64_t, uint64_t, same<uint64_t>, same<uint64_t>>;
 	case DTP_I32:

@@ -135,19 +135,6 @@ static uint32_t to_bits(float f)
 	return u;
 }
 
-float dtp_bf16_to_f32(uint16_t x)
-{
-	return from_bits((uint32_t)x << 16);
-}
-
-uint16_t dtp_f32_to_bf16(float x)
-{
-	uint32_t u = to_bits(x);
-	if ((u & 0x7fffffffu) > 0x7f800000u)
-		return (uint16_t)(u >> 16 | 0x40);
-	return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
 float dtp_f16_to_f32(uint16_t x)
 {
 	uint32_t sign = (uint32_t)(x & 0x8000) << 16, exp = x >> 10 & 31, man = x & 0x3ff;

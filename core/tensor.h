@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stddef.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -50,9 +51,25 @@ struct dtp_tensor dtp_join_last(struct dtp_tensor t);
 /* "[2, 3]" in buf, which is returned; cut to size. */
 const char *dtp_shape_text(char *buf, size_t size, int ndim, const int64_t *shape);
 
-/* One element's conversion; round to nearest even, NaN stays NaN. */
-float dtp_bf16_to_f32(uint16_t x);
-uint16_t dtp_f32_to_bf16(float x);
+/* One element's conversion; round to nearest even, NaN stays NaN.  Those of bf16 are for loops, too: without a branch. */
+static inline __attribute__((always_inline)) float dtp_bf16_to_f32(uint16_t x)
+{
+	uint32_t u = (uint32_t)x << 16;
+	float f;
+
+	memcpy(&f, &u, sizeof f);
+	return f;
+}
+
+static inline __attribute__((always_inline)) uint16_t dtp_f32_to_bf16(float x)
+{
+	uint32_t u;
+
+	memcpy(&u, &x, sizeof u);
+	uint32_t nearest = (u + 0x7fff + (u >> 16 & 1)) >> 16, quiet = u >> 16 | 0x40;
+	return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? quiet : nearest);
+}
+
 float dtp_f16_to_f32(uint16_t x);
 uint16_t dtp_f32_to_f16(float x);
 /* x rounded to t's precision (F32: unchanged), as a float. */

@@ -22,30 +22,23 @@ INLINE uint32_t as_bits(float f)
 	return u;
 }
 
-/* As dtp_f32_to_bf16, without a branch. */
-INLINE uint16_t to_bf16(float f)
-{
-	uint32_t u = as_bits(f), nearest = (u + 0x7fff + (u >> 16 & 1)) >> 16, quiet = u >> 16 | 0x40;
-	return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? quiet : nearest);
-}
-
 /* One element of type t, which is known where this is called, so that no branch is left. */
 INLINE float get(const void *p, enum dtp_dtype t, int64_t i)
 {
-	return t == DTP_BF16 ? as_float((uint32_t)((const uint16_t *)p)[i] << 16) : ((const float *)p)[i];
+	return t == DTP_BF16 ? dtp_bf16_to_f32(((const uint16_t *)p)[i]) : ((const float *)p)[i];
 }
 
 INLINE void put(void *p, enum dtp_dtype t, int64_t i, float f)
 {
 	if (t == DTP_BF16)
-		((uint16_t *)p)[i] = to_bf16(f);
+		((uint16_t *)p)[i] = dtp_f32_to_bf16(f);
 	else
 		((float *)p)[i] = f;
 }
 
 INLINE float round_one(enum dtp_dtype t, float f)
 {
-	return t == DTP_BF16 ? as_float((uint32_t)to_bf16(f) << 16) : f;
+	return t == DTP_BF16 ? dtp_bf16_to_f32(dtp_f32_to_bf16(f)) : f;
 }
 
 /* (e^r - 1 - r) / r^2 for |r| <= ln 2 / 2, with the least maximum error. */
@@ -97,7 +90,7 @@ DTP_CLONES void dtp_vec_load(float *dst, const void *src, enum dtp_dtype t, int6
 	const uint16_t *s = src;
 #pragma omp simd
 	for (int64_t i = 0; i < n; i++)
-		dst[i] = as_float((uint32_t)s[i] << 16);
+		dst[i] = dtp_bf16_to_f32(s[i]);
 }
 
 DTP_CLONES void dtp_vec_store(void *dst, enum dtp_dtype t, const float *src, int64_t n)
@@ -109,7 +102,7 @@ DTP_CLONES void dtp_vec_store(void *dst, enum dtp_dtype t, const float *src, int
 	uint16_t *d = dst;
 #pragma omp simd
 	for (int64_t i = 0; i < n; i++)
-		d[i] = to_bf16(src[i]);
+		d[i] = dtp_f32_to_bf16(src[i]);
 }
 
 DTP_CLONES void dtp_vec_store_sum(void *dst, enum dtp_dtype t, const float *x, const float *y, int64_t n)
@@ -124,7 +117,7 @@ DTP_CLONES void dtp_vec_store_sum(void *dst, enum dtp_dtype t, const float *x, c
 	uint16_t *d = dst;
 #pragma omp simd
 	for (int64_t i = 0; i < n; i++)
-		d[i] = to_bf16(x[i] + y[i]);
+		d[i] = dtp_f32_to_bf16(x[i] + y[i]);
 }
 
 DTP_CLONES void dtp_vec_round(float *x, enum dtp_dtype t, int64_t n)
@@ -133,7 +126,7 @@ DTP_CLONES void dtp_vec_round(float *x, enum dtp_dtype t, int64_t n)
 		return;
 #pragma omp simd
 	for (int64_t i = 0; i < n; i++)
-		x[i] = as_float((uint32_t)to_bf16(x[i]) << 16);
+		x[i] = dtp_bf16_to_f32(dtp_f32_to_bf16(x[i]));
 }
 
 DTP_CLONES float dtp_vec_sum(const float *x, int64_t n)
