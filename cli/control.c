@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -154,10 +155,11 @@ void dtp_inbox_free(struct dtp_inbox *in)
 
 /* ---- server */
 
-struct entry {
-	struct entry *next;
+struct stored {
 	char *key, *val;
 	size_t len;
+	uint64_t takers; /* so many are still to get it, and then it is forgotten; 0: it stays */
+	int owner;       /* who has set it */
 };
 
 struct peer {
@@ -183,7 +185,7 @@ struct dtp_server {
 	int listener;       /* -1: none */
 	double deaf_until;  /* it is not asked until then: what is waiting there could not be taken */
 	char *token;
-	struct entry *store;
+	void *store; /* a tree of struct stored */
 	struct dtp_server_events ev;
 };
 
@@ -223,20 +225,22 @@ static void drop(struct peer *p)
 	*p = (struct peer){.fd = -1};
 }
 
+static void free_entry(void *node)
+{
+	struct stored *e = node;
+
+	free(e->key);
+	free(e->val);
+	free(e);
+}
+
 void dtp_server_forget(struct dtp_server *s)
 {
-	struct entry *next;
-
 	for (int i = 0; i < places(s); i++) {
 		s->peers[i].fd = -1;
 		drop(&s->peers[i]);
 	}
-	for (struct entry *e = s->store; e; e = next) {
-		next = e->next;
-		free(e->key);
-		free(e->val);
-		free(e);
-	}
+	tdestroy(s->store, free_entry);
 	free(s->token);
 	free(s->peers);
 	free(s);
@@ -339,55 +343,81 @@ void dtp_server_send(struct dtp_server *s, int peer, const struct dtp_msg *m)
 	free(msg);
 }
 
-static const struct entry *lookup(const struct dtp_server *s, const char *key)
+static int by_key(const void *a, const void *b)
 {
-	const struct entry *e = s->store;
-
-	while (e && strcmp(e->key, key))
-		e = e->next;
-	return e;
+	return strcmp(((const struct stored *)a)->key, ((const struct stored *)b)->key);
 }
 
-static void answer(struct dtp_server *s, int peer, const struct entry *e)
+static struct stored *lookup(const struct dtp_server *s, const char *key)
+{
+	struct stored like = {.key = (char *)(uintptr_t)key}, **at = tfind(&like, &s->store, by_key);
+
+	return at ? *at : NULL;
+}
+
+/* The one with this key, made if need be; NULL: out of memory. */
+static struct stored *entry_of(struct dtp_server *s, const char *key)
+{
+	struct stored *e = lookup(s, key);
+
+	if (e || !(e = calloc(1, sizeof *e)))
+		return e;
+	if ((e->key = strdup(key)) && tsearch(e, &s->store, by_key))
+		return e;
+	free_entry(e);
+	return NULL;
+}
+
+/* The last of its takers takes the entry with it. */
+static void answer(struct dtp_server *s, int peer, struct stored *e)
 {
 	struct dtp_msg m = {.type = DTP_MSG_VALUE, .text = {{e->key, strlen(e->key)}, {e->val, e->len}}};
 
 	dtp_server_send(s, peer, &m);
+	if (!e->takers || --e->takers)
+		return;
+	m = (struct dtp_msg){.type = DTP_MSG_TAKEN};
+	dtp_server_send(s, e->owner, &m);
+	tdelete(e, &s->store, by_key);
+	free_entry(e);
 }
 
-/* Out of memory drops the value: the ranks that wait for it then run into their deadline. */
-static void store_set(struct dtp_server *s, const struct dtp_msg *m)
+/* Those who wait for the key.  As many as take an entry may wait, so that it is gone after the last. */
+static void answer_all(struct dtp_server *s, const char *key)
 {
-	struct entry *e = (struct entry *)lookup(s, m->text[0].p);
-	char *val = malloc(m->text[1].len + 1);
-
-	if (!val)
-		return;
-	memcpy(val, m->text[1].p, m->text[1].len + 1);
-	if (!e) {
-		e = calloc(1, sizeof *e);
-		if (!e || !(e->key = strdup(m->text[0].p))) {
-			free(e);
-			free(val);
-			return;
-		}
-		e->next = s->store;
-		s->store = e;
-	}
-	free(e->val);
-	e->val = val;
-	e->len = m->text[1].len;
 	for (int i = 0; i < s->npeers; i++)
-		if (s->peers[i].wants && !strcmp(s->peers[i].wants, e->key)) {
+		if (s->peers[i].wants && !strcmp(s->peers[i].wants, key)) {
+			struct stored *e = lookup(s, key);
+			if (!e)
+				return;
 			free(s->peers[i].wants);
 			s->peers[i].wants = NULL;
 			answer(s, i, e);
 		}
 }
 
+/* Out of memory drops the value: the ranks that wait for it then run into their deadline. */
+static void store_set(struct dtp_server *s, int peer, const struct dtp_msg *m)
+{
+	char *val = malloc(m->text[1].len + 1);
+	struct stored *e = val ? entry_of(s, m->text[0].p) : NULL;
+
+	if (!e) {
+		free(val);
+		return;
+	}
+	memcpy(val, m->text[1].p, m->text[1].len + 1);
+	free(e->val);
+	e->val = val;
+	e->len = m->text[1].len;
+	e->takers = m->n[0];
+	e->owner = peer;
+	answer_all(s, m->text[0].p);
+}
+
 static void store_get(struct dtp_server *s, int peer, const char *key)
 {
-	const struct entry *e = lookup(s, key);
+	struct stored *e = lookup(s, key);
 
 	if (e) {
 		answer(s, peer, e);
@@ -405,7 +435,7 @@ static void take_messages(struct dtp_server *s, int peer)
 	while ((st = dtp_inbox_next(&s->peers[peer].in, &m)) == DTP_INBOX_OK) {
 		bool stored = !s->ev.relay && peer < s->npeers;
 		if (stored && m.type == DTP_MSG_SET)
-			store_set(s, &m);
+			store_set(s, peer, &m);
 		else if (stored && m.type == DTP_MSG_GET)
 			store_get(s, peer, m.text[0].p);
 		else

@@ -37,10 +37,11 @@ enum dtp_msg_type {
 	DTP_MSG_MEMORY, /* n: a rank; text: a phase; a struct dtp_footprint of them */
 	DTP_MSG_FAIL,  /* n: code, secondary, verdict; text: message */
 	DTP_MSG_DONE,  /* n: code */
-	DTP_MSG_SET,   /* text: key, value */
+	DTP_MSG_SET,   /* n: how many will GET it, after which it is forgotten, or 0: it stays; text: key, value */
 	DTP_MSG_GET,   /* text: key; answered as soon as the key exists */
 	/* server to rank */
 	DTP_MSG_VALUE, /* text: key, value */
+	DTP_MSG_TAKEN, /* to the one who has SET it: a value is forgotten, all have it */
 	DTP_MSG_ABORT, /* n: code; text: why */
 	DTP_MSG_FINISH, /* end after what is at hand */
 	/* Under somebody else's launcher each rank has a keeper, the process that was started.  Keeper to server: */

@@ -244,18 +244,18 @@ static void leave_out(struct dtp_items *items, const struct dtp_item *item, cons
 		items->tally.failed += is_own(items, item, i);
 }
 
-static struct dtp_item *new_item(const struct dtp_items *items, const char *text, size_t len)
+static struct dtp_item *new_item(const struct dtp_items *items, const struct dtp_lines_line *line)
 {
 	struct dtp_item *item = calloc(1, sizeof *item);
 
-	if (!item || !(item->text = malloc(len + 1))) {
+	if (!item || !(item->text = malloc(line->len + 1))) {
 		free(item);
 		return NULL;
 	}
-	memcpy(item->text, text, len);
-	item->text[len] = '\0';
-	item->len = len;
-	item->number = items->nlines;
+	memcpy(item->text, line->text, line->len);
+	item->text[line->len] = '\0';
+	item->len = line->len;
+	item->number = line->number;
 	item->first = items->nimages;
 	return item;
 }
@@ -263,18 +263,14 @@ static struct dtp_item *new_item(const struct dtp_items *items, const char *text
 enum dtp_lines_got dtp_items_next(struct dtp_items *items, bool wait, struct dtp_item **out, struct dtp_err *err)
 {
 	const struct dtp_monitor *mon = items->rank->mon;
+	struct dtp_lines_line line;
 	enum dtp_lines_got got;
-	const char *text;
-	size_t len;
 
-	while ((got = dtp_lines_next(items->lines, wait, &text, &len, err)) == DTP_LINES_LINE) {
+	while ((got = dtp_lines_next(items->lines, wait, &line, err)) == DTP_LINES_LINE) {
 		struct dtp_err why = DTP_ERR_INIT;
-		struct dtp_item *item;
-		items->nlines++;
-		if (dtp_line_is_blank(text, len))
-			continue;
-		if (!(item = new_item(items, text, len))) {
-			dtp_fail(err, DTP_FAILED, "out of memory for line %" PRId64, items->nlines);
+		struct dtp_item *item = new_item(items, &line);
+		if (!item) {
+			dtp_fail(err, DTP_FAILED, "out of memory for line %" PRId64, line.number);
 			return DTP_LINES_FAILED;
 		}
 		enum dtp_code code = make_item(items, item, &why);

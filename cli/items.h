@@ -37,7 +37,7 @@ struct dtp_items {
 	const struct dtp_record *record;  /* NULL: nothing is left out */
 	const struct dtp_sources *sources;
 	struct dtp_tally tally;
-	int64_t nlines, nimages;          /* until now; blank lines count */
+	int64_t nimages;                  /* until now */
 	int64_t good;                     /* lines that can be drawn */
 	char complaint[2048];             /* of the line that failed last */
 	int64_t complained;               /* its number */

@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -21,24 +20,25 @@
 #define MAX_AHEAD 1000
 #define TICK_MS 200
 
-/* stdin in the job's store: "prompts" is the number of lines so far, "prompts/N" line N with one of these before it. */
+/* stdin in the job's store: "prompts" is how much was put there so far, "prompts/N" the Nth of it: one of these, the line's
+ * number, its text.  Blank lines are not put there, and what all replicas have got does not stay there. */
 #define COUNT_KEY "prompts"
 enum { TEXT = 'T', END = 'E', FAILURE = 'F' };
+#define HEAD (1 + sizeof(int64_t))
 
 struct dtp_lines {
 	struct dtp_rank *rank;
-	uint64_t next;       /* number of the next line, from 0 */
-
 	char *file;          /* all of it; NULL: stdin */
 	size_t size, at;
+	int64_t number;      /* of the line that was got last */
 
-	char *value;         /* of the line that was got last */
-	uint64_t arrived;    /* so many lines are known to be there */
+	uint64_t next;       /* of the store, from 0 */
+	char *value;         /* that was got last */
+	uint64_t arrived;    /* so many are known to be there */
 
 	bool reads;          /* the thread runs: only on rank 0 */
 	pthread_t thread;
 	int wake;            /* ends it */
-	_Atomic uint64_t taken;
 };
 
 const char *dtp_lines_name(const char *path)
@@ -49,6 +49,15 @@ const char *dtp_lines_name(const char *path)
 bool dtp_lines_are_known(const struct dtp_lines *l)
 {
 	return l->file != NULL;
+}
+
+/* Whether there is something in it: *line.  A byte order mark at the beginning is no part of the prompt. */
+static bool is_line(const char *text, size_t len, int64_t number, struct dtp_lines_line *line)
+{
+	size_t mark = number == 1 && len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
+
+	*line = (struct dtp_lines_line){text + mark, len - mark, number};
+	return !dtp_line_is_blank(line->text, line->len);
 }
 
 /* ---- a file */
@@ -129,15 +138,16 @@ static enum dtp_code share_file(struct dtp_lines *l, const char *path, struct dt
 	return dtp_broadcast(replicas, l->file, size, 0, err);
 }
 
-static enum dtp_lines_got next_of_file(struct dtp_lines *l, const char **text, size_t *len)
+static enum dtp_lines_got next_of_file(struct dtp_lines *l, struct dtp_lines_line *line)
 {
-	if (l->at == l->size)
-		return DTP_LINES_END;
-	*text = l->file + l->at;
-	const char *end = memchr(*text, '\n', l->size - l->at);
-	*len = end ? (size_t)(end - *text) : l->size - l->at;
-	l->at += *len + (end != NULL);
-	return DTP_LINES_LINE;
+	while (l->at < l->size) {
+		const char *text = l->file + l->at, *end = memchr(text, '\n', l->size - l->at);
+		size_t len = end ? (size_t)(end - text) : l->size - l->at;
+		l->at += len + (end != NULL);
+		if (is_line(text, len, ++l->number, line))
+			return DTP_LINES_LINE;
+	}
+	return DTP_LINES_END;
 }
 
 /* ---- stdin, on the side that reads */
@@ -145,22 +155,32 @@ static enum dtp_lines_got next_of_file(struct dtp_lines *l, const char **text, s
 struct input {
 	struct dtp_lines *l;
 	const struct dtp_store *store;
-	char *buf;          /* a tag, then an unfinished line; what is beyond the limit is not kept */
+	char *value;        /* room for its head, then an unfinished line; what is beyond the limit is not kept */
 	size_t len;
-	uint64_t n;         /* lines that were handed on */
+	int64_t number;     /* of lines that were read */
+	uint64_t n;         /* values that were handed on */
 };
 
-/* A store that is gone ends the process elsewhere. */
 static void hand_on(struct input *in, char tag, const char *text, size_t len)
 {
+	const struct dtp_lines *l = in->l;
 	char key[32], count[24];
 
-	in->buf[0] = tag;
-	if (text != in->buf + 1)
-		memcpy(in->buf + 1, text, len);
+	in->value[0] = tag;
+	memcpy(in->value + 1, &in->number, sizeof in->number);
+	memmove(in->value + HEAD, text, len);
 	snprintf(key, sizeof key, COUNT_KEY "/%" PRIu64, in->n++);
-	in->store->set(in->store->arg, key, in->buf, len + 1, NULL);
+	dtp_worker_hand_on(l->rank->worker, key, in->value, HEAD + len, l->rank->mesh.dim[DTP_MESH_DP]->size);
 	in->store->set(in->store->arg, COUNT_KEY, count, (size_t)snprintf(count, sizeof count, "%" PRIu64, in->n), NULL);
+}
+
+static void end_line(struct input *in)
+{
+	struct dtp_lines_line line;
+
+	if (is_line(in->value + HEAD, in->len, ++in->number, &line))
+		hand_on(in, TEXT, line.text, line.len);
+	in->len = 0;
 }
 
 static void take_bytes(struct input *in, const char *p, size_t n)
@@ -169,12 +189,10 @@ static void take_bytes(struct input *in, const char *p, size_t n)
 		const char *end = memchr(p, '\n', n);
 		size_t part = end ? (size_t)(end - p) : n, room = DTP_LINE_MAX + 1 - in->len; /* one more, to be refused */
 		size_t kept = part < room ? part : room;
-		memcpy(in->buf + 1 + in->len, p, kept);
+		memcpy(in->value + HEAD + in->len, p, kept);
 		in->len += kept;
-		if (end) {
-			hand_on(in, TEXT, in->buf + 1, in->len);
-			in->len = 0;
-		}
+		if (end)
+			end_line(in);
 		p += part + (end != NULL);
 		n -= part + (end != NULL);
 	}
@@ -184,7 +202,7 @@ static void take_bytes(struct input *in, const char *p, size_t n)
 static bool wait_for_input(const struct dtp_lines *l, const struct input *in)
 {
 	for (;;) {
-		bool full = in->n > atomic_load(&l->taken) + MAX_AHEAD;
+		bool full = in->n > dtp_worker_taken(l->rank->worker) + MAX_AHEAD;
 		struct pollfd fds[] = {{.fd = l->wake, .events = POLLIN}, {.fd = full ? -1 : STDIN_FILENO, .events = POLLIN}};
 		int n = poll(fds, 2, TICK_MS);
 		if (fds[0].revents || dtp_worker_finishing(l->rank->worker))
@@ -213,10 +231,10 @@ static void *read_stdin(void *arg)
 		hand_on(in, FAILURE, block, strlen(block));
 	} else {
 		if (in->len && !n) /* the last line lacks its line break */
-			hand_on(in, TEXT, in->buf + 1, in->len);
+			end_line(in);
 		hand_on(in, END, "", 0);
 	}
-	free(in->buf);
+	free(in->value);
 	free(in);
 	return NULL;
 }
@@ -226,7 +244,7 @@ static enum dtp_code start_reading(struct dtp_lines *l, struct dtp_err *err)
 	struct input *in = calloc(1, sizeof *in);
 	const struct dtp_store *store = dtp_worker_store(l->rank->worker);
 
-	if (!in || !(in->buf = malloc(DTP_LINE_MAX + 3))) {
+	if (!in || !(in->value = malloc(HEAD + DTP_LINE_MAX + 1))) {
 		free(in);
 		return dtp_fail(err, DTP_FAILED, "out of memory");
 	}
@@ -237,7 +255,7 @@ static enum dtp_code start_reading(struct dtp_lines *l, struct dtp_err *err)
 		    !pthread_create(&l->thread, NULL, read_stdin, in);
 	if (l->reads)
 		return DTP_OK;
-	free(in->buf);
+	free(in->value);
 	free(in);
 	return dtp_fail(err, DTP_FAILED, "cannot start reading stdin: %s", strerror(errno));
 }
@@ -267,10 +285,11 @@ static enum dtp_code count_arrived(struct dtp_lines *l, struct dtp_err *err)
 	return DTP_OK;
 }
 
-static enum dtp_lines_got next_of_stdin(struct dtp_lines *l, bool wait, const char **text, size_t *len, struct dtp_err *err)
+static enum dtp_lines_got next_of_stdin(struct dtp_lines *l, bool wait, struct dtp_lines_line *line, struct dtp_err *err)
 {
 	const struct dtp_monitor *mon = l->rank->mon;
 	char key[32];
+	size_t len;
 
 	if (l->next == l->arrived && count_arrived(l, err))
 		return DTP_LINES_FAILED;
@@ -280,16 +299,17 @@ static enum dtp_lines_got next_of_stdin(struct dtp_lines *l, bool wait, const ch
 		mon->stage(mon->arg, DTP_PHASE_INPUT, "wait for a prompt");
 	}
 	snprintf(key, sizeof key, COUNT_KEY "/%" PRIu64, l->next);
-	if (get(l, key, len, err))
+	if (get(l, key, &len, err))
 		return DTP_LINES_FAILED;
-	if (l->arrived <= l->next)
-		l->arrived = l->next + 1;
-	*text = l->value + 1;
-	*len -= 1;
+	l->next++;
+	if (l->arrived < l->next)
+		l->arrived = l->next;
+	*line = (struct dtp_lines_line){.text = l->value + HEAD, .len = len - HEAD};
+	memcpy(&line->number, l->value + 1, sizeof line->number);
 	if (l->value[0] == END)
 		return DTP_LINES_END;
 	if (l->value[0] == FAILURE) {
-		dtp_fail(err, DTP_FAILED, "%s", *text);
+		dtp_fail(err, DTP_FAILED, "%s", line->text);
 		return DTP_LINES_FAILED;
 	}
 	return DTP_LINES_LINE;
@@ -297,18 +317,9 @@ static enum dtp_lines_got next_of_stdin(struct dtp_lines *l, bool wait, const ch
 
 /* ---- */
 
-enum dtp_lines_got dtp_lines_next(struct dtp_lines *l, bool wait, const char **text, size_t *len, struct dtp_err *err)
+enum dtp_lines_got dtp_lines_next(struct dtp_lines *l, bool wait, struct dtp_lines_line *line, struct dtp_err *err)
 {
-	enum dtp_lines_got got = l->file ? next_of_file(l, text, len) : next_of_stdin(l, wait, text, len, err);
-
-	if (got != DTP_LINES_LINE)
-		return got;
-	if (!l->next && *len >= 3 && !memcmp(*text, "\xef\xbb\xbf", 3)) { /* a byte order mark is no part of the prompt */
-		*text += 3;
-		*len -= 3;
-	}
-	atomic_store(&l->taken, ++l->next);
-	return got;
+	return l->file ? next_of_file(l, line) : next_of_stdin(l, wait, line, err);
 }
 
 enum dtp_code dtp_lines_open(struct dtp_rank *rank, const char *path, struct dtp_lines **out, struct dtp_err *err)

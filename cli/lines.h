@@ -20,7 +20,11 @@ void dtp_lines_close(struct dtp_lines *l);
 bool dtp_lines_are_known(const struct dtp_lines *l); /* all of them from the start: a file */
 
 enum dtp_lines_got { DTP_LINES_LINE, DTP_LINES_NONE_YET, DTP_LINES_END, DTP_LINES_FAILED };
-/* The next line, which is valid until the next call.  Blank ones come too, so that lines can be counted.  wait: until there is
- * one; no deadline runs meanwhile.  FAILED: err says why. */
-enum dtp_lines_got dtp_lines_next(struct dtp_lines *l, bool wait, const char **text, size_t *len, struct dtp_err *err);
+struct dtp_lines_line {
+	const char *text; /* valid until the next call */
+	size_t len;
+	int64_t number; /* from 1, the blank ones counted */
+};
+/* The next line that is not blank.  wait: until there is one; no deadline runs meanwhile.  FAILED: err says why. */
+enum dtp_lines_got dtp_lines_next(struct dtp_lines *l, bool wait, struct dtp_lines_line *line, struct dtp_err *err);
 #endif

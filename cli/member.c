@@ -85,6 +85,7 @@ static void from_above(struct dtp_member *m, const struct dtp_msg *msg)
 		finish(m, (enum dtp_code)msg->n[0], "", true);
 		break;
 	case DTP_MSG_VALUE:
+	case DTP_MSG_TAKEN:
 	case DTP_MSG_FINISH:
 		dtp_server_send(m->relay, CHILD, msg);
 		break;

@@ -39,6 +39,7 @@ struct dtp_worker {
 
 	/* The hot path of the monitor touches only these; the reporting thread samples them. */
 	atomic_uint_fast64_t beats, done, total;
+	atomic_uint_fast64_t taken; /* values that were handed on */
 	atomic_int waiting;
 	atomic_bool stopped, finishing, leaving;
 
@@ -183,6 +184,19 @@ static enum dtp_code store_set(void *arg, const char *key, const void *val, size
 	return say(w, &m) ? DTP_OK : ended(w, err);
 }
 
+/* A launcher that is gone ends the process elsewhere. */
+void dtp_worker_hand_on(struct dtp_worker *w, const char *key, const void *val, size_t len, int takers)
+{
+	struct dtp_msg m = {.type = DTP_MSG_SET, .n = {(uint64_t)takers}, .text = {{key, strlen(key)}, {val, len}}};
+
+	say(w, &m);
+}
+
+uint64_t dtp_worker_taken(const struct dtp_worker *w)
+{
+	return atomic_load(&w->taken);
+}
+
 /* One at a time: a rank meets others in its main thread only. */
 static enum dtp_code store_get(void *arg, const char *key, void **val, size_t *len, struct dtp_err *err)
 {
@@ -248,6 +262,8 @@ static void take_messages(struct dtp_worker *w, struct dtp_inbox *in)
 	while (st == DTP_INBOX_OK && (st = dtp_inbox_next(in, &m)) == DTP_INBOX_OK) {
 		if (m.type == DTP_MSG_VALUE)
 			take_value(w, &m);
+		else if (m.type == DTP_MSG_TAKEN)
+			atomic_fetch_add(&w->taken, 1);
 		else if (m.type == DTP_MSG_ABORT && !atomic_load(&w->stopped))
 			take_abort(w, m.text[0].p);
 		else if (m.type == DTP_MSG_FINISH)

@@ -35,6 +35,9 @@ void dtp_worker_image(struct dtp_worker *w, const char *path, int64_t width, int
 /* What a rank took of memory in a phase, and what was foreseen. */
 void dtp_worker_memory(struct dtp_worker *w, const char *phase, int rank, const struct dtp_footprint *f);
 const struct dtp_store *dtp_worker_store(const struct dtp_worker *w); /* shared by all ranks of the job */
+/* Puts a value into the store that is forgotten as soon as so many have got it; from any thread. */
+void dtp_worker_hand_on(struct dtp_worker *w, const char *key, const void *val, size_t len, int takers);
+uint64_t dtp_worker_taken(const struct dtp_worker *w); /* how many of these are forgotten */
 
 /* Leaves the job: reports the outcome (err, stamped with rank and stage, unless code is DTP_OK), destroys the world
  * communicator and frees w.  Subgroups must be gone.  Returns the code with which the process must exit.  A rank prints

@@ -354,6 +354,76 @@ static void control_server_hears_the_last_words(void **state)
 	dtp_server_free(s);
 }
 
+/* Whether this is what comes next to a peer, all messages before it having been handled. */
+static void hears(struct dtp_server *s, int fd, struct dtp_inbox *in, enum dtp_msg_type type, const char *value)
+{
+	struct dtp_msg m;
+
+	for (int i = 0; i < 3; i++)
+		dtp_server_drain(s, i);
+	while (dtp_inbox_next(in, &m) != DTP_INBOX_OK)
+		assert_int_equal(dtp_inbox_read(in, fd), DTP_INBOX_OK);
+	assert_int_equal(m.type, type);
+	if (value)
+		assert_string_equal(m.text[1].p, value);
+}
+
+static void says(int fd, enum dtp_msg_type type, uint64_t takers, const char *key, const char *value)
+{
+	struct dtp_msg m = {.type = type, .n = {takers}, .text = {{key, strlen(key)}, {value, strlen(value)}}};
+
+	assert_true(dtp_msg_send(fd, &m));
+}
+
+/* What two are to get is gone after the second, whether they waited for it or not, and its owner is told; all else stays. */
+static void control_store_forgets_what_all_have_taken(void **state)
+{
+	struct dtp_server_events ev = {NULL, hear, hear_end, false};
+	struct dtp_server *s = dtp_server_new(3, &ev);
+	struct dtp_inbox in[3] = {0};
+	int fd[3];
+
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		int pair[2];
+		assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+		dtp_server_add(s, i, pair[0]);
+		fd[i] = pair[1];
+	}
+	says(fd[0], DTP_MSG_SET, 0, "stays", "s");
+	for (int round = 0; round < 3; round++) {
+		if (round) /* else they are there before it */
+			says(fd[0], DTP_MSG_SET, 2, "line", round == 1 ? "1" : "2");
+		dtp_server_drain(s, 0);
+		says(fd[1], DTP_MSG_GET, 0, "line", "");
+		says(fd[2], DTP_MSG_GET, 0, "line", "");
+		dtp_server_drain(s, 1);
+		dtp_server_drain(s, 2);
+		if (!round) {
+			struct dtp_msg none;
+			dtp_inbox_read(&in[1], fd[1]);
+			assert_int_equal(dtp_inbox_next(&in[1], &none), DTP_INBOX_EMPTY);
+			says(fd[0], DTP_MSG_SET, 2, "line", "0");
+		}
+		for (int i = 1; i < 3; i++)
+			hears(s, fd[i], &in[i], DTP_MSG_VALUE, round == 0 ? "0" : round == 1 ? "1" : "2");
+		hears(s, fd[0], &in[0], DTP_MSG_TAKEN, NULL);
+	}
+	says(fd[2], DTP_MSG_GET, 0, "line", ""); /* waits: it is gone */
+	dtp_server_drain(s, 2);
+	for (int i = 0; i < 3; i++) {
+		says(fd[1], DTP_MSG_GET, 0, "stays", "");
+		hears(s, fd[1], &in[1], DTP_MSG_VALUE, "s");
+	}
+	says(fd[0], DTP_MSG_SET, 0, "line", "3");
+	hears(s, fd[2], &in[2], DTP_MSG_VALUE, "3");
+	for (int i = 0; i < 3; i++) {
+		dtp_inbox_free(&in[i]);
+		close(fd[i]);
+	}
+	dtp_server_free(s);
+}
+
 /* Without a descriptor for it a connection waits, and poll waits too, instead of returning for it over and over. */
 static void control_server_waits_where_descriptors_run_out(void **state)
 {
@@ -421,6 +491,7 @@ int main(void)
 		cmocka_unit_test(control_message_survives_the_wire),
 		cmocka_unit_test(control_garbage_is_recognised),
 		cmocka_unit_test(control_server_hears_the_last_words),
+		cmocka_unit_test(control_store_forgets_what_all_have_taken),
 		cmocka_unit_test(control_server_waits_where_descriptors_run_out),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

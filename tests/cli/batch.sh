@@ -279,6 +279,25 @@ says '^drew 0 images in '
 holds nothing
 done_
 
+case_ blank_lines_of_stdin_cost_nothing_and_count
+rm -rf "$into/blank"
+# The launcher, which keeps the deadlines, has one thread: were they its work, this would take it minutes of processor time.
+# shellcheck disable=SC2086 # words
+{
+	printf '\357\273\277 \t\r\n'
+	head -c 199999 /dev/zero | tr '\0' '\n'
+	printf '{\n \na fox\n'
+} | (
+	ulimit -t 20
+	exec "$DIFFTP" --model $model $small --prompts - -o "$into/blank" --dp-degree 2
+) >"$dir/stdout" 2>"$dir/stderr"
+rc=$?
+exits 1
+says '^warning: stdin:200001: column 2 of an object'
+says '^1 of 2 images failed|: 1 of 2 images failed'
+holds blank 0001.png
+done_
+
 # ---- interruptions
 batch whole --prompts "$dir/four" --seed 1 --steps 150
 case_ first_interrupt_finishes_the_image
