@@ -319,8 +319,9 @@ static bool flush(struct peer *p)
 			return false;
 		sent += (size_t)n;
 	}
-	memmove(p->out, p->out + sent, p->out_len - sent);
 	p->out_len -= sent;
+	if (sent)
+		memmove(p->out, p->out + sent, p->out_len);
 	return true;
 }
 
