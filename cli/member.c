@@ -213,10 +213,11 @@ enum dtp_code dtp_member_join(struct dtp_member **out, const struct dtp_place *p
 	struct dtp_server_events ev = {m, on_message, on_closed, true};
 
 	*out = m;
+	if (m)
+		m->signals.fd = -1;
 	if (!m || !(m->relay = dtp_server_new(PEERS, &ev)) ||
 	    !(m->fds = calloc((size_t)dtp_server_entries(m->relay) + 1, sizeof *m->fds)))
 		return dtp_fail(err, DTP_FAILED, "out of memory");
-	m->signals.fd = -1;
 	m->timeout = timeout;
 	m->seat.rank = place->rank;
 	m->err = (struct dtp_err)DTP_ERR_INIT;
