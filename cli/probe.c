@@ -85,6 +85,7 @@ _Noreturn static void become_probe(const struct dtp_probe *p, const struct dtp_a
 struct output {
 	char *text;
 	size_t len;
+	bool full; /* what comes then is read and forgotten */
 };
 
 static void take(struct output *o, int fd)
@@ -93,9 +94,10 @@ static void take(struct output *o, int fd)
 	ssize_t n;
 
 	while ((n = read(fd, buf, sizeof buf)) > 0) {
-		char *more = o->len + (size_t)n < MAX_OUTPUT ? realloc(o->text, o->len + (size_t)n + 1) : NULL;
-		if (!more)
-			return;
+		char *more = o->full || o->len + (size_t)n > MAX_OUTPUT ? NULL : realloc(o->text, o->len + (size_t)n + 1);
+		o->full = !more;
+		if (o->full)
+			continue;
 		o->text = more;
 		memcpy(o->text + o->len, buf, (size_t)n);
 		o->len += (size_t)n;
