@@ -53,13 +53,16 @@ static bool hear(int fd, struct answer *a)
 static void ask_in_child(struct answer *a)
 {
 	bool heard = false;
-	int fds[2];
+	int fds[2], failed = 0;
 	pid_t child = -1;
 
 	a->gpus.n = 0;
 	a->err = (struct dtp_err)DTP_ERR_INIT;
-	if (!pipe(fds)) {
+	if (pipe(fds)) {
+		failed = errno;
+	} else {
 		child = fork();
+		failed = errno;
 		if (child == 0) {
 			ask(a);
 			_exit(write(fds[1], a, sizeof *a) == (ssize_t)sizeof *a ? 0 : 1);
@@ -73,7 +76,7 @@ static void ask_in_child(struct answer *a)
 		close(fds[0]);
 	}
 	if (child < 0) {
-		dtp_fail(&a->err, DTP_FAILED, "cannot ask the NVIDIA driver: %s", strerror(errno));
+		dtp_fail(&a->err, DTP_FAILED, "cannot ask the NVIDIA driver: %s", strerror(failed));
 		return;
 	}
 	kill(child, SIGKILL); /* if it still waits for the driver */

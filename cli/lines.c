@@ -251,13 +251,14 @@ static enum dtp_code start_reading(struct dtp_lines *l, struct dtp_err *err)
 	in->l = l;
 	in->store = store;
 	l->wake = eventfd(0, EFD_CLOEXEC);
-	l->reads = l->wake >= 0 && !store->set(store->arg, COUNT_KEY, "0", 1, NULL) &&
-		    !pthread_create(&l->thread, NULL, read_stdin, in);
+	bool ready = l->wake >= 0 && !store->set(store->arg, COUNT_KEY, "0", 1, NULL);
+	int failed = ready ? pthread_create(&l->thread, NULL, read_stdin, in) : errno;
+	l->reads = ready && !failed;
 	if (l->reads)
 		return DTP_OK;
 	free(in->value);
 	free(in);
-	return dtp_fail(err, DTP_FAILED, "cannot start reading stdin: %s", strerror(errno));
+	return dtp_fail(err, DTP_FAILED, "cannot start reading stdin: %s", strerror(failed));
 }
 
 /* ---- stdin, on the side that draws */

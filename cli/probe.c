@@ -183,11 +183,14 @@ cJSON *dtp_probe_run(const struct dtp_probe *p, const struct dtp_args *args, cha
 	cJSON *all = cJSON_CreateArray(), *item;
 	double limit = args->timeout > 0 && args->timeout < p->deadline_s ? args->timeout : p->deadline_s;
 	pid_t parent = getpid(), pid = -1;
-	int fd[2];
+	int fd[2], failed = 0;
 
 	fflush(NULL); /* what is buffered is not the child's to write */
-	if (pipe2(fd, O_CLOEXEC) == 0) {
+	if (pipe2(fd, O_CLOEXEC)) {
+		failed = errno;
+	} else {
 		pid = fork();
+		failed = errno;
 		if (pid == 0)
 			become_probe(p, args, argv, fd[1], parent);
 		close(fd[1]);
@@ -197,7 +200,7 @@ cJSON *dtp_probe_run(const struct dtp_probe *p, const struct dtp_args *args, cha
 		close(fd[0]);
 	}
 	if (pid < 0)
-		cJSON_AddItemToArray(all, finding(DTP_VERDICT_FAILURE, strerror(errno)));
+		cJSON_AddItemToArray(all, finding(DTP_VERDICT_FAILURE, strerror(failed)));
 	cJSON_ArrayForEach(item, all)
 		cJSON_AddStringToObject(item, "probe", p->name);
 	return all;

@@ -395,6 +395,26 @@ static enum dtp_code read_environment(struct dtp_worker *w, struct dtp_err *err)
 			"' do not fit together: difftp sets them for its own ranks; unset them to start a run");
 }
 
+static void report_outcome(struct dtp_worker *w, enum dtp_code code, struct dtp_err *err)
+{
+	struct dtp_msg m = {.type = DTP_MSG_DONE};
+
+	if (code) {
+		bool aborted = atomic_load(&w->stopped);
+		pthread_mutex_lock(&w->sending);
+		send_beat(w, &(struct sample){0}); /* how far it came */
+		pthread_mutex_unlock(&w->sending);
+		err->rank = w->rank;
+		err->secondary = err->secondary || aborted || (code == DTP_INTERRUPTED && !err->verdict);
+		snprintf(err->stage, sizeof err->stage, "%.*s", (int)sizeof err->stage - 1, w->stage);
+		m = dtp_msg_text(DTP_MSG_FAIL, err->message);
+		m.n[0] = code;
+		m.n[1] = err->secondary;
+		m.n[2] = err->verdict;
+	}
+	say(w, &m);
+}
+
 static enum dtp_code start_reporting(struct dtp_worker *w, struct dtp_err *err)
 {
 	char host[64] = "";
@@ -413,9 +433,13 @@ static enum dtp_code start_reporting(struct dtp_worker *w, struct dtp_err *err)
 	m.n[1] = (uint64_t)w->rank;
 	m.n[2] = (uint64_t)getpid();
 	fcntl(w->fd, F_SETFD, FD_CLOEXEC);
-	if (w->signals < 0 || w->wake < 0 || !say(w, &m) || pthread_create(&w->thread, NULL, report, w))
-		return dtp_fail(err, DTP_FAILED, "rank %d cannot report to its launcher: %s", w->rank, strerror(errno));
-	return DTP_OK;
+	bool ready = w->signals >= 0 && w->wake >= 0 && say(w, &m);
+	int failed = ready ? pthread_create(&w->thread, NULL, report, w) : errno;
+	if (ready && !failed)
+		return DTP_OK;
+	dtp_fail(err, DTP_FAILED, "rank %d cannot report to its launcher: %s", w->rank, strerror(failed));
+	report_outcome(w, DTP_FAILED, err); /* perhaps this much */
+	return DTP_FAILED;
 }
 
 static enum dtp_code join_world(struct dtp_worker *w, struct dtp_err *err)
@@ -493,26 +517,6 @@ enum dtp_code dtp_worker_open(struct dtp_worker **out, struct dtp_err *err)
 		return (enum dtp_code)dtp_worker_close(w, code, err);
 	*out = w;
 	return DTP_OK;
-}
-
-static void report_outcome(struct dtp_worker *w, enum dtp_code code, struct dtp_err *err)
-{
-	struct dtp_msg m = {.type = DTP_MSG_DONE};
-
-	if (code) {
-		bool aborted = atomic_load(&w->stopped);
-		pthread_mutex_lock(&w->sending);
-		send_beat(w, &(struct sample){0}); /* how far it came */
-		pthread_mutex_unlock(&w->sending);
-		err->rank = w->rank;
-		err->secondary = err->secondary || aborted || (code == DTP_INTERRUPTED && !err->verdict);
-		snprintf(err->stage, sizeof err->stage, "%.*s", (int)sizeof err->stage - 1, w->stage);
-		m = dtp_msg_text(DTP_MSG_FAIL, err->message);
-		m.n[0] = code;
-		m.n[1] = err->secondary;
-		m.n[2] = err->verdict;
-	}
-	say(w, &m);
 }
 
 int dtp_worker_close(struct dtp_worker *w, enum dtp_code code, struct dtp_err *err)

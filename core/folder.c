@@ -108,8 +108,9 @@ enum dtp_code dtp_outfolder_commit(struct dtp_outfolder *out, struct dtp_err *er
 
 	nftw(out->tmp, sync_one, 16, FTW_DEPTH | FTW_PHYS);
 	if (rename(out->tmp, out->path)) {
+		int failed = errno;
 		free(parent);
-		return dtp_fail(err, DTP_FAILED, "cannot give '%s' the name '%s': %s", out->tmp, out->path, strerror(errno));
+		return dtp_fail(err, DTP_FAILED, "cannot give '%s' the name '%s': %s", out->tmp, out->path, strerror(failed));
 	}
 	if (parent)
 		sync_one(parent, NULL, FTW_DP, NULL);

@@ -11,12 +11,16 @@
  * Besides, a rank can be given another file than the one that it opens:
  *   FAULT_OPEN, FAULT_INSTEAD   paths
  * and be of another version: its first digit is made
- *   FAULT_VERSION               when the rank joins a job of somebody else's launcher */
+ *   FAULT_VERSION               when the rank joins a job of somebody else's launcher
+ * and find no room for a thread:
+ *   FAULT_THREAD                which it cannot start, counted from 1 */
 #include "control.h"
 #include "fault_memory.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -137,6 +141,21 @@ ssize_t send(int fd, const void *buf, size_t len, int flags)
 	if (type == DTP_MSG_STAGE && mine((const char *)buf + text, len - text))
 		happen();
 	return sent;
+}
+
+/* It says what is wrong by what it returns, and leaves errno alone. */
+int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg)
+{
+	static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+	static int n;
+
+	if (!real)
+		*(void **)&real = dlsym(RTLD_NEXT, "pthread_create");
+	if (*setting("FAULT_THREAD") && this_rank() && ++n == atoi(setting("FAULT_THREAD"))) {
+		errno = 0;
+		return EAGAIN;
+	}
+	return real(thread, attr, run, arg);
 }
 
 int rename(const char *from, const char *to)

@@ -348,8 +348,25 @@ exits 130
 says '^difftp: interrupted: 0 images are left$'
 done_
 
-# ---- --resume
+# ---- faults, and --resume
 ${CC:-cc} -shared -fPIC -D_GNU_SOURCE -Icore -Icli -o "$dir/fault.so" tests/fault_preload.c -ldl || exit 1
+# threadless NAME NUMBER MESSAGE: the thread of this number cannot be started, and the message says why.
+threadless() {
+	case_ "no_thread_$1"
+	(
+		ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0 LD_PRELOAD=$dir/fault.so FAULT_RANK=0 FAULT_THREAD=$2
+		export ASAN_OPTIONS LD_PRELOAD FAULT_RANK FAULT_THREAD
+		# shellcheck disable=SC2086 # words
+		exec "$DIFFTP" --model $model $small --prompts - --threads 1 -o "$into/threadless" 2>"$dir/stderr" </dev/null
+	)
+	rc=$?
+	exits 1
+	says "^difftp: .*$3: Resource temporarily unavailable$"
+	done_
+}
+threadless that_reports 1 'rank 0 cannot report to its launcher'
+threadless that_reads_stdin 2 'cannot start reading stdin'
+
 case_ resume_after_a_kill
 (
 	ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0 LD_PRELOAD=$dir/fault.so FAULT_RANK=1 FAULT_DO=kill
