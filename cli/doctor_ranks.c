@@ -110,8 +110,8 @@ enum dtp_code dtp_doctor_rank(struct dtp_err *err)
 	if (code == DTP_OK) {
 		code = (getenv(ABOUT_NCCL) ? compare_nccl : measure_all)(w, err);
 		code = dtp_worker_close(w, code, err);
+		err->code = DTP_OK; /* the launcher has it */
 	}
-	err->code = DTP_OK; /* the launcher has it */
 	return code;
 }
 

@@ -292,8 +292,8 @@ static enum dtp_code run_rank(const struct dtp_args *args, dtp_rank_fn work, str
 			dtp_hosts_free(r.hosts);
 		free(r.hosts);
 		code = dtp_worker_close(w, code, err);
+		err->code = DTP_OK; /* the launcher has it and prints it, once */
 	}
-	err->code = DTP_OK; /* the launcher has it and prints it, once */
 	return code;
 }
 

@@ -438,7 +438,8 @@ static enum dtp_code start_reporting(struct dtp_worker *w, struct dtp_err *err)
 	if (ready && !failed)
 		return DTP_OK;
 	dtp_fail(err, DTP_FAILED, "rank %d cannot report to its launcher: %s", w->rank, strerror(failed));
-	report_outcome(w, DTP_FAILED, err); /* perhaps this much */
+	report_outcome(w, DTP_FAILED, err);
+	err->code = ready ? DTP_OK : DTP_FAILED;
 	return DTP_FAILED;
 }
 
@@ -513,8 +514,11 @@ enum dtp_code dtp_worker_open(struct dtp_worker **out, struct dtp_err *err)
 	}
 	on_stage(w, DTP_PHASE_RENDEZVOUS, "rendezvous");
 	code = join_world(w, err);
-	if (code)
-		return (enum dtp_code)dtp_worker_close(w, code, err);
+	if (code) {
+		dtp_worker_close(w, code, err);
+		err->code = DTP_OK;
+		return code;
+	}
 	*out = w;
 	return DTP_OK;
 }

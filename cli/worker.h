@@ -17,7 +17,8 @@ bool dtp_worker_is_rank(void);
 
 /* Joins the job: connects to the launcher, starts the thread that reports to it, and forms the world communicator.
  * Collective over all ranks.  Call it first of all in a rank: SIGTERM and the end of the launcher clean up only from then
- * on.  On failure the error has been reported, *w is NULL and the process must exit with the returned code. */
+ * on.  On failure *w is NULL and the process must exit with the returned code; err->code is DTP_OK if the launcher has the error,
+ * else there is none that could be told. */
 enum dtp_code dtp_worker_open(struct dtp_worker **w, struct dtp_err *err);
 
 int dtp_worker_rank(const struct dtp_worker *w);

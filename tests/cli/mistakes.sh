@@ -88,6 +88,16 @@ else
 	echo "skip mistake_no_room_on_the_disk: mount namespaces are not allowed here"
 fi
 
+wrap='env DIFFTP_CONTROL_FD=9'
+mistake a_variable_of_the_ranks 2 --model $demo --prompt "a red circle" <<'END'
+difftp: the variables 'DIFFTP_RANK', 'DIFFTP_WORLD_SIZE', 'DIFFTP_LOCAL_RANK' and 'DIFFTP_CONTROL_FD' do not fit together: difftp sets them for its own ranks; unset them to start a run
+END
+wrap='env DIFFTP_CONTROL_FD=0 DIFFTP_WORLD_SIZE=1 DIFFTP_RANK=0 DIFFTP_LOCAL_RANK=0'
+mistake all_variables_of_the_ranks 1 --model $demo --prompt "a red circle" <<'END'
+difftp: rank 0 cannot report to its launcher: Socket operation on non-socket
+END
+wrap=
+
 # No terminal: nothing is redrawn, coloured or shown.
 case_ mistake_no_terminal
 (cd "$here" && env -u TERM "$DIFFTP" --model $demo --prompt "a red circle" --height 128 --width 128 --seed 1 --preview -o a.png) \
