@@ -89,35 +89,44 @@ enum dtp_code dtp_lines_check(const char *path, struct dtp_err *err)
 	return DTP_OK;
 }
 
+/* All of it, with room for a NUL: 0, or an error number. */
+static int read_all(struct dtp_lines *l, int fd)
+{
+	size_t cap = 0;
+	ssize_t n;
+
+	do {
+		if (l->size == cap) { /* one byte more than is taken, to see that there are more */
+			cap = cap ? 2 * cap : 65536;
+			cap = cap <= MAX_FILE ? cap : MAX_FILE + 1;
+			char *more = realloc(l->file, cap + 1);
+			if (!more)
+				return ENOMEM;
+			l->file = more;
+		}
+		n = read(fd, l->file + l->size, cap - l->size);
+		if (n < 0 && errno != EINTR)
+			return errno;
+		l->size += n > 0 ? (size_t)n : 0;
+		if (l->size > MAX_FILE)
+			return EFBIG;
+	} while (n);
+	return 0;
+}
+
 static enum dtp_code read_file(struct dtp_lines *l, const char *path, struct dtp_err *err)
 {
-	size_t cap = 65536;
-	ssize_t n = 0;
 	int fd;
 
 	if (open_file(path, &fd, err))
 		return err->code;
-	for (l->file = malloc(cap + 1); l->file; l->size += (size_t)n) {
-		if (l->size == cap) {
-			char *more = cap < MAX_FILE ? realloc(l->file, 2 * cap + 1) : NULL;
-			if (!more)
-				break;
-			l->file = more;
-			cap *= 2;
-		}
-		n = read(fd, l->file + l->size, cap - l->size);
-		if (n < 0 && errno == EINTR)
-			n = 0;
-		else if (n <= 0)
-			break;
-	}
-	int failed = n < 0 ? errno : 0;
+	int failed = read_all(l, fd);
 	close(fd);
-	if (failed)
-		return dtp_fail(err, DTP_REFUSED, "cannot read '%s': %s", path, strerror(failed));
-	if (!l->file || l->size == cap)
+	if (failed == EFBIG)
 		return dtp_fail(err, DTP_REFUSED, "'%s' is too large: at most %zu bytes are read", path, MAX_FILE);
-	return DTP_OK;
+	if (failed == ENOMEM)
+		return dtp_fail(err, DTP_FAILED, "out of memory for the lines of '%s'", path);
+	return failed ? dtp_fail(err, DTP_REFUSED, "cannot read '%s': %s", path, strerror(failed)) : DTP_OK;
 }
 
 /* The same bytes in every replica, whatever becomes of the file. */

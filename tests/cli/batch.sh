@@ -288,6 +288,7 @@ rm -rf "$into/blank"
 	head -c 199999 /dev/zero | tr '\0' '\n'
 	printf '{\n \na fox\n'
 } | (
+	# shellcheck disable=SC3045 # every sh has it
 	ulimit -t 20
 	exec "$DIFFTP" --model $model $small --prompts - -o "$into/blank" --dp-degree 2
 ) >"$dir/stdout" 2>"$dir/stderr"
@@ -366,6 +367,30 @@ threadless() {
 }
 threadless that_reports 1 'rank 0 cannot report to its launcher'
 threadless that_reads_stdin 2 'cannot start reading stdin'
+
+if [ -z "$SANITIZED" ]; then # they take several times the memory
+	case_ file_of_a_gibibyte_is_read_and_no_more
+	truncate -s 1073741824 "$dir/huge"
+	batch huge --prompts "$dir/huge"
+	exits 2
+	says "^warning: $dir/huge:1: the line has 1073741824 bytes, at most 1048576 are taken$"
+	says "^difftp: no line of '$dir/huge' can be drawn"
+	(
+		# shellcheck disable=SC3045 # every sh has it
+		ulimit -v 1000000
+		# shellcheck disable=SC2086 # words
+		exec "$DIFFTP" --model $model $small --prompts "$dir/huge" --threads 1 -o "$into/no_memory" 2>"$dir/stderr" </dev/null
+	)
+	rc=$?
+	exits 1
+	says "^difftp: .*: out of memory for the lines of '$dir/huge'$"
+	truncate -s 1073741825 "$dir/huge"
+	batch larger --prompts "$dir/huge"
+	exits 2
+	says "^difftp: '$dir/huge' is too large: at most 1073741824 bytes are read$"
+	rm "$dir/huge"
+	done_
+fi
 
 case_ resume_after_a_kill
 (
