@@ -47,10 +47,13 @@ ALL_NVCCFLAGS = -std=c++17 $(GENCODE) -t 2 -Werror all-warnings -Xcompiler -Wall
 EMU_CXXFLAGS := -std=c++17 -O2 -g -Wall -Wextra -Werror -Wno-unknown-pragmas -fno-strict-aliasing -pthread -include tests/emu/device.h \
 	$(if $(filter shadow,$(EMULATE)),-fsanitize=thread,$(SAN))
 
+# The emulator tells from which place in cuda/X.c it is called (DIFFTP_EMU_SITES): that code has a section of its own, and two calls that do
+# the same are not made one.  What may be used unset is for -O2 to say.  Calls of dnn_api.c count as those of who asks it for them.
 $(B)/cuda/%.c.o: cuda/%.c
 	@mkdir -p $(@D)
 	$(call say,CC)
-	$(Q)$(CC) $(CPPFLAGS) $(CUDA_CPPFLAGS) $(CFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(CPPFLAGS) $(CUDA_CPPFLAGS) $(CFLAGS) $(if $(EMULATE),-Og -Wno-maybe-uninitialized) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+	$(if $(and $(EMULATE),$(filter-out cuda/dnn_api.c,$<)),$(Q)objcopy --rename-section .text=calls_of_cuda $@)
 $(B)/tests/emu/%.c.o: tests/emu/%.c
 	@mkdir -p $(@D)
 	$(call say,CC)

@@ -6,12 +6,15 @@
  * DIFFTP_EMU_STREAMS  when the work of a stream runs.  eager: when it is given, as far as its events allow; deferred: only when
  *                     somebody waits for it, in the order that events ask for; random: after every call a random number of items
  *                     of random streams (DIFFTP_EMU_SEED).  Eager without it.
- * DIFFTP_EMU_FAIL     CALL:N[:CODE][@DEVICE]: the Nth call of a process to CALL fails, with CODE or what that call usually fails
- *                     with; with @DEVICE only in processes that use this device.  CALL may be "work": what runs on a stream.
+ * DIFFTP_EMU_FAIL     CALL:N[:CODE][@DEVICE][+ADDRESS]: the Nth call of a process to CALL fails, with CODE or what that call usually
+ *                     fails with; with @DEVICE only in processes that use this device; with +ADDRESS only calls from that place in
+ *                     cuda/X.c are counted.  CALL may be "work": what runs on a stream.
  * DIFFTP_EMU_MISSING  cublasLt, cudnn or nccl: no function whose name begins so is to be found.
  * DIFFTP_EMU_CUDNN    the version that cuDNN says it has (90800).
  * DIFFTP_EMU_MOST     how many things of a kind (emu_hold) may be alive at once.
  * DIFFTP_EMU_CALLS    a file that gets a line "CALL COUNT" per function called, appended when the process ends.
+ * DIFFTP_EMU_SITES    the same with "CALL ADDRESS DEVICE COUNT" per function and place in cuda/X.c that it is called from (that of the
+ *                     kernel's launcher for a launch): addr2line tells file and line.  0x0: from elsewhere, or work.
  *
  * Wrong use by the program under test ends the process with EMU_EXIT and one line on stderr: it is never a mere error code, which
  * the program could swallow.  Every function may be called from any thread. */

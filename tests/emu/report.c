@@ -3,6 +3,7 @@
 #include "runtime.h"
 
 #include <errno.h>
+#include <execinfo.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -11,7 +12,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_CALLS = 256 };
+enum { MAX_CALLS = 512, MAX_FRAMES = 24 };
+
+/* The code of cuda/X.c, which cuda/build.mk puts there; none in a program that has none. */
+extern const char __start_calls_of_cuda[] __attribute__((weak)), __stop_calls_of_cuda[] __attribute__((weak));
+extern const char __executable_start[];
 
 static struct {
 	pthread_once_t once;
@@ -26,9 +31,12 @@ static struct {
 	int fail_code;
 	bool fail_coded, faulted;
 	int fail_device; /* or -1 */
-	struct {
+	unsigned long fail_site; /* 0: from anywhere */
+	bool sites; /* are told apart; else all are 0 */
+	struct call {
 		const char *name;
-		unsigned long count;
+		unsigned long site, count;
+		int device;
 	} calls[MAX_CALLS];
 	unsigned ncalls;
 	struct {
@@ -73,15 +81,43 @@ void emu_misuse(const char *format, ...)
 	_exit(EMU_EXIT);
 }
 
-static void write_counts(void)
+/* site NULL: the first from anywhere; state.ncalls: none yet. */
+static unsigned find_call(const char *name, const unsigned long *site)
 {
-	const char *path = getenv("DIFFTP_EMU_CALLS");
+	unsigned i = 0;
+
+	while (i < state.ncalls && (strcmp(state.calls[i].name, name) || (site && state.calls[i].site != *site)))
+		i++;
+	return i;
+}
+
+/* From all places together. */
+static unsigned long count_of(const char *name)
+{
+	unsigned long n = 0;
+
+	for (unsigned i = 0; i < state.ncalls; i++)
+		n += strcmp(state.calls[i].name, name) ? 0 : state.calls[i].count;
+	return n;
+}
+
+/* Lines that other processes' do not get into: all are written at once. */
+static void write_calls(const char *setting, bool sites)
+{
+	static char buf[MAX_CALLS * 128];
+	const char *path = getenv(setting);
 	FILE *f = path && *path ? fopen(path, "a") : NULL;
 
 	if (!f)
 		return;
-	for (unsigned i = 0; i < state.ncalls; i++)
-		fprintf(f, "%s %lu\n", state.calls[i].name, state.calls[i].count);
+	setvbuf(f, buf, _IOFBF, sizeof buf);
+	for (unsigned i = 0; i < state.ncalls; i++) {
+		const struct call *c = &state.calls[i];
+		if (sites)
+			fprintf(f, "%s 0x%lx %d %lu\n", c->name, c->site, c->device, c->count);
+		else if (find_call(c->name, NULL) == i)
+			fprintf(f, "%s %lu\n", c->name, count_of(c->name));
+	}
 	fclose(f);
 }
 
@@ -123,7 +159,8 @@ static void at_exit(void)
 	if (getpid() != state.pid)
 		return;
 	emu_lock();
-	write_counts();
+	write_calls("DIFFTP_EMU_CALLS", false);
+	write_calls("DIFFTP_EMU_SITES", true);
 	text[0] = 0;
 	unsigned n = emu_graph_leaks(text, sizeof text) + held_leaks(text, sizeof text);
 	n += emu_stream_leaks(text, sizeof text) + emu_memory_leaks(text, sizeof text);
@@ -138,9 +175,12 @@ static void read_fault(const char *s)
 	if (!s || !*s)
 		return;
 	int used = sscanf(s, "%63[^:]:%lu:%d", state.fail, &state.fail_at, &state.fail_code);
-	if (used < 2 || !state.fail_at || (strchr(s, '@') && sscanf(strchr(s, '@'), "@%d", &state.fail_device) != 1))
-		emu_misuse("DIFFTP_EMU_FAIL is '%s'; it must be CALL:N[:CODE][@DEVICE], N from 1", s);
+	const char *device = strchr(s, '@'), *site = strchr(s, '+');
+	if (used < 2 || !state.fail_at || (device && sscanf(device, "@%d", &state.fail_device) != 1) ||
+	    (site && sscanf(site, "+%lx", &state.fail_site) != 1))
+		emu_misuse("DIFFTP_EMU_FAIL is '%s'; it must be CALL:N[:CODE][@DEVICE][+ADDRESS], N from 1", s);
 	state.fail_coded = used == 3;
+	state.sites |= site != NULL;
 }
 
 static void read_settings(void)
@@ -155,6 +195,8 @@ static void read_settings(void)
 		emu_misuse("DIFFTP_EMU_STREAMS is '%s'; it may be eager, deferred or random", s);
 	state.seed = (unsigned)emu_setting("DIFFTP_EMU_SEED", 1);
 	state.random = state.seed * 0x9e3779b97f4a7c15u + 1;
+	s = getenv("DIFFTP_EMU_SITES");
+	state.sites = s && *s;
 	read_fault(getenv("DIFFTP_EMU_FAIL"));
 }
 
@@ -198,22 +240,41 @@ unsigned emu_random(unsigned n)
 	return (unsigned)((state.random >> 16) % n);
 }
 
-bool emu_call(const char *name, int *code)
+/* Where in cuda/X.c the program is, as addr2line knows it: 0 for nowhere there. */
+static unsigned long site(void)
 {
-	unsigned i = 0;
-	bool fail;
+	void *frames[MAX_FRAMES];
+	int n = backtrace(frames, MAX_FRAMES);
 
-	emu_lock();
-	while (i < state.ncalls && strcmp(state.calls[i].name, name))
-		i++;
+	for (int i = 0; i < n; i++) {
+		const char *at = (const char *)frames[i] - 1; /* in the call, not behind it */
+		if (at >= __start_calls_of_cuda && at < __stop_calls_of_cuda)
+			return (unsigned long)(at - __executable_start);
+	}
+	return 0;
+}
+
+static struct call *count_call(const char *name)
+{
+	unsigned long from = state.sites && strcmp(name, "work") ? site() : 0;
+	unsigned i = find_call(name, &from);
+
 	if (i == state.ncalls) {
 		if (i == MAX_CALLS)
-			emu_misuse("more than %d functions", MAX_CALLS);
-		state.calls[state.ncalls++].name = name;
+			emu_misuse("more than %d functions and places that they are called from", MAX_CALLS);
+		state.calls[state.ncalls++] = (struct call){name, from, 0, emu_device()};
 	}
 	state.calls[i].count++;
-	fail = state.fail_at == state.calls[i].count && !strcmp(state.fail, name) &&
-	       (state.fail_device < 0 || state.fail_device == emu_device());
+	return &state.calls[i];
+}
+
+bool emu_call(const char *name, int *code)
+{
+	emu_lock();
+	const struct call *c = count_call(name);
+	bool fail = !strcmp(state.fail, name) && (!state.fail_site || state.fail_site == c->site) &&
+		    state.fail_at == (state.fail_site ? c->count : count_of(name)) &&
+		    (state.fail_device < 0 || state.fail_device == emu_device());
 	state.faulted |= fail;
 	if (fail && state.fail_coded)
 		*code = state.fail_code;
