@@ -56,6 +56,7 @@ struct family {
 	struct nccl_comm *members;
 	atomic_bool aborted;      /* to be broken off: by any thread */
 	bool broken;              /* NCCL's communicators are gone */
+	struct dtp_err cause;     /* what went wrong where nobody could be told: for who asks next */
 };
 
 /* Memory that a communicator has been told of. */
@@ -103,6 +104,27 @@ static enum dtp_code join_beside(struct family *f, struct dtp_err *err)
 	return DTP_OK;
 }
 
+/* What ends NCCL's communicators and memory has no caller that could do anything about a failure: the user is told of it. */
+static ncclResult_t noted(const struct nccl_comm *c, ncclResult_t r, const char *call, int line)
+{
+	const struct dtp_monitor *mon = c->family->mon;
+	char text[256];
+
+	if (r && r != ncclInProgress && r != ncclRemoteError) { /* a lost peer tells itself */
+		snprintf(text, sizeof text, "rank %d: %s failed: %s (%d), %s:%d; with NCCL_DEBUG=WARN it says more", c->family->control->rank, call,
+			 c->family->nccl.GetErrorString(r), (int)r, __FILE__, line);
+		mon->note(mon->arg, text);
+	}
+	return r;
+}
+
+static void abort_comm(struct nccl_comm *c)
+{
+	if (c->comm)
+		noted(c, c->family->nccl.CommAbort(c->comm), "ncclCommAbort", __LINE__);
+	c->comm = NULL;
+}
+
 /* NCCL has no means to end some of the communicators and go on with the others: the ranks no longer agree on where they are.  Twice, since
  * a split that is under way may still make its part until its parent has ended. */
 static void break_off(struct family *f)
@@ -112,11 +134,8 @@ static void break_off(struct family *f)
 		join_beside(f, NULL);
 	dtp_cuda_forget(f->cuda);
 	for (int turn = 0; turn < 2; turn++)
-		for (struct nccl_comm *c = f->members; c; c = c->next) {
-			if (c->comm)
-				f->nccl.CommAbort(c->comm);
-			c->comm = NULL;
-		}
+		for (struct nccl_comm *c = f->members; c; c = c->next)
+			abort_comm(c);
 }
 
 static enum dtp_code ending(const char *call, struct dtp_err *err)
@@ -140,11 +159,18 @@ static const char *remedy(ncclResult_t r)
 	}
 }
 
+/* Where to tell what went wrong: what nobody asked for is kept. */
+static struct dtp_err *teller(struct family *f, struct dtp_err *err)
+{
+	return err || f->cause.code ? err : &f->cause;
+}
+
 /* Tells what went wrong and ends the family. */
 static enum dtp_code failed(struct family *f, ncclComm_t comm, ncclResult_t r, const char *call, int line, struct dtp_err *err)
 {
 	const char *more = f->nccl.GetLastError(comm);
 
+	err = teller(f, err);
 	dtp_fail(err, DTP_FAILED, "%s %s: %s (%d)%s%s, %s:%d\n%s", call, r == ncclRemoteError ? "lost a peer" : "failed",
 		 f->nccl.GetErrorString(r), (int)r, more && *more ? ": " : "", more ? more : "", __FILE__, line, remedy(r));
 	if (err)
@@ -158,6 +184,11 @@ static enum dtp_code check_family(struct family *f, const char *call, struct dtp
 {
 	if (!f->broken && (atomic_load(&f->aborted) || f->mon->stopped(f->mon->arg)))
 		break_off(f);
+	if (f->broken && f->cause.code && err) {
+		*err = f->cause;
+		f->cause.code = DTP_OK;
+		return DTP_FAILED;
+	}
 	if (f->broken)
 		return ending(call, err);
 	for (struct nccl_comm *c = f->members; c; c = c->next) {
@@ -361,12 +392,14 @@ static void nccl_abort(struct dtp_comm *base)
 /* Whether the streams come to their end soon: where they do not, somebody has not come, and will not. */
 static bool comes_to_rest(struct family *f, double start)
 {
-	for (unsigned turn = 0; !check_family(f, "", NULL); turn++) {
+	for (unsigned turn = 0; !check_family(f, "the end of the GPU's work", NULL); turn++) {
 		cudaError_t e = cudaStreamQuery(f->cuda->stream);
 		if (!e)
 			e = cudaStreamQuery(f->beside);
-		if (e != cudaErrorNotReady || now() - start > LEAVE_S)
-			return e == cudaSuccess;
+		if (e && e != cudaErrorNotReady)
+			return !dtp_cuda_status(e, "cudaStreamQuery", __FILE__, __LINE__, teller(f, NULL));
+		if (!e || now() - start > LEAVE_S)
+			return !e;
 		dtp_cuda_nap(turn);
 	}
 	return false;
@@ -394,9 +427,9 @@ static void give_up(struct nccl_comm *c, struct buffer *b)
 	if (!b)
 		return;
 	if (b->handle && c->comm)
-		f->CommDeregister(c->comm, b->handle);
+		noted(c, f->CommDeregister(c->comm, b->handle), "ncclCommDeregister", __LINE__);
 	if (b->p)
-		f->MemFree(b->p);
+		noted(c, f->MemFree(b->p), "ncclMemFree", __LINE__);
 	dtp_cuda_count(c->family->cuda, 0, b->nbytes);
 	free(b);
 }
@@ -445,7 +478,8 @@ static enum dtp_code nccl_buffer_new(struct dtp_comm *base, uint64_t nbytes, voi
 		return DTP_OK;
 	}
 	if (!b) {
-		snprintf(text, sizeof text, "%s failed for %llu bytes: NCCL sums through memory of its own", what, (unsigned long long)nbytes);
+		snprintf(text, sizeof text, "rank %d: %s failed for %llu bytes, %s:%d: NCCL sums through memory of its own",
+			 c->family->control->rank, what, (unsigned long long)nbytes, __FILE__, __LINE__);
 		base->mon->note(base->mon->arg, text);
 	}
 	give_up(c, b);
@@ -471,37 +505,45 @@ static void nccl_buffer_free(struct dtp_comm *base, void *p)
 }
 
 /* NCCL lets go of what the peers have from this rank. */
+static ncclResult_t finalize(struct nccl_comm *c, double start)
+{
+	const struct nccl *nccl = &c->family->nccl;
+	ncclResult_t state = nccl->CommFinalize(c->comm);
+
+	for (unsigned turn = 0; state == ncclInProgress && now() - start < LEAVE_S; turn++) {
+		dtp_cuda_nap(turn);
+		ncclResult_t r = nccl->CommGetAsyncError(c->comm, &state);
+		if (r)
+			return noted(c, r, "ncclCommGetAsyncError", __LINE__);
+	}
+	return noted(c, state, "ncclCommFinalize", __LINE__);
+}
+
 static void leave(struct nccl_comm *c)
 {
 	struct family *f = c->family;
 	double start = now();
 
 	dtp_cuda_forget(f->cuda);
-	if (!c->comm || !comes_to_rest(f, start)) {
-		if (c->comm)
-			f->nccl.CommAbort(c->comm);
+	if (c->comm && comes_to_rest(f, start) && !finalize(c, start) &&
+	    !noted(c, f->nccl.CommDestroy(c->comm), "ncclCommDestroy", __LINE__))
 		c->comm = NULL;
-		return;
-	}
-	ncclResult_t r = f->nccl.CommFinalize(c->comm);
-	for (unsigned turn = 0; r == ncclInProgress && now() - start < LEAVE_S; turn++) {
-		dtp_cuda_nap(turn);
-		if (f->nccl.CommGetAsyncError(c->comm, &r))
-			r = ncclSystemError;
-	}
-	if (r || f->nccl.CommDestroy(c->comm))
-		f->nccl.CommAbort(c->comm);
-	c->comm = NULL;
+	abort_comm(c);
 }
 
 static void end_family(struct family *f)
 {
 	struct dtp_cuda_watch **at = &f->cuda->watch;
+	char text[400];
 
 	while (*at && *at != &f->watch)
 		at = &(*at)->next;
 	if (*at)
 		*at = f->watch.next;
+	if (f->cause.code && !f->cause.secondary) { /* nobody has asked */
+		snprintf(text, sizeof text, "rank %d: %.*s", f->control->rank, (int)strcspn(f->cause.message, "\n"), f->cause.message);
+		f->mon->note(f->mon->arg, text);
+	}
 	if (f->done)
 		cudaEventDestroy(f->done);
 	if (f->ready)
@@ -628,7 +670,11 @@ static enum dtp_code meet(struct nccl_comm *c, struct dtp_err *err)
 	if (same_version(c, err) || (c->base.rank == 0 && NCCL(c, GetUniqueId, err, &id)) ||
 	    dtp_broadcast(c->control, &id, sizeof id, 0, err))
 		return DTP_FAILED;
-	return NCCL(c, CommInitRankConfig, err, &c->comm, c->base.size, id, c->base.rank, &config);
+	if (!NCCL(c, CommInitRankConfig, err, &c->comm, c->base.size, id, c->base.rank, &config))
+		return DTP_OK;
+	if (err && c->base.rank) /* they meet at rank 0: NCCL does not say whether that is gone or this rank's own system fails */
+		err->secondary = true;
+	return DTP_FAILED;
 }
 
 static enum dtp_code load(struct nccl *nccl, struct dtp_err *err)

@@ -332,10 +332,10 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
 
 ncclResult_t ncclCommAbort(ncclComm_t c)
 {
-	BEGIN("ncclCommAbort", ncclSystemError);
 	check_alive("ncclCommAbort", c);
 	check_graphs("ncclCommAbort", c);
 	end(c, EMU_ABORTED, EMU_GONE);
+	BEGIN("ncclCommAbort", ncclSystemError); /* it has ended all the same: the caller has no second chance */
 	return ncclSuccess;
 }
 

@@ -471,16 +471,18 @@ static void nccl_memory_is_freed_behind_an_absent_peer(void **state)
 
 /* ---- refusals and faults */
 
-static const char *fault; /* of rank 1 */
+static const char *fault;
+static int faulty = 1; /* the rank that has it */
 
-static void rank_1_fails(int rank)
+static void a_rank_fails(int rank)
 {
-	if (rank == 1)
+	if (rank == faulty)
 		setenv("DIFFTP_EMU_FAIL", fault, 1);
 }
 
 static void everything(struct dtp_comm *c)
 {
+	struct face *f = self(c);
 	struct dtp_comm *part;
 	char buf[64] = "", more[64] = "";
 
@@ -502,33 +504,130 @@ static void everything(struct dtp_comm *c)
 #define CALL(e) part->ops->ring_shift(part, buf, more, 4, DTP_F32, e)
 	OK(CALL);
 #undef CALL
+	char *x = new_buffer(c, 1000);
+	if (x)
+		f->inner->ops->buffer_free(f->inner, x);
 	dtp_comm_destroy(part);
 }
 
-/* Each call of rank 1 fails in turn: it says which, and all ranks end. */
+/* The two ranks' words, of which one has the fault. */
+static const char *outcome_of_fault(const char *what, int rank, rank_fn fn, int status[2])
+{
+	fault = what;
+	faulty = rank;
+	before_meeting = a_rank_fails;
+	const char *text = outcome_of(2, fn, status);
+	before_meeting = NULL;
+	faulty = 1;
+	return text;
+}
+
+static void assert_names_call(const char *text, const char *what, const char *result)
+{
+	char call[48];
+
+	snprintf(call, sizeof call, "%.*s", (int)strcspn(what, ":"), what);
+	assert_contains(text, call);
+	assert_contains(text, result);
+	assert_contains(text, "cuda/comm_nccl.c:");
+}
+
+/* Each call of each rank fails in turn: it says which, and all ranks end. */
 static void nccl_every_fault_is_told_and_ends_all_ranks(void **state)
 {
-	static const char *const faults[] = {"ncclGetVersion:1", "ncclCommInitRankConfig:1", "ncclCommGetAsyncError:1", "ncclCommSplit:1",
-		"ncclAllReduce:1", "ncclAllGather:1", "ncclBroadcast:1", "ncclGroupStart:1", "ncclSend:1", "ncclRecv:2", "ncclGroupEnd:2"};
+	static const char *const faults[] = {"ncclGetVersion:1", "ncclGetUniqueId:1", "ncclCommInitRankConfig:1", "ncclCommGetAsyncError:1",
+		"ncclCommSplit:1", "ncclAllReduce:1", "ncclAllGather:1", "ncclBroadcast:1", "ncclGroupStart:1", "ncclSend:1", "ncclRecv:2",
+		"ncclGroupEnd:2"};
 	int status[2];
 
 	(void)state;
 	deadline = 0.5;
-	before_meeting = rank_1_fails;
-	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
-		fault = faults[i];
-		const char *text = outcome_of(2, everything, status);
-		char call[48];
-		snprintf(call, sizeof call, "%.*s", (int)strcspn(fault, ":"), fault);
-		assert_contains(text, "rank 1 of 2");
-		assert_contains(text, call);
-		assert_contains(text, "unhandled system error (2)");
-		assert_contains(text, "comm_nccl.c");
-		assert_int_equal(status[0], 1 << 8);
-		assert_int_equal(status[1], 1 << 8);
-	}
-	before_meeting = NULL;
+	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+		for (int rank = 0; rank < 2; rank++) {
+			if (rank && !strcmp(faults[i], "ncclGetUniqueId:1"))
+				continue; /* rank 0 alone asks for it */
+			const char *text = outcome_of_fault(faults[i], rank, everything, status);
+			assert_contains(text, rank ? "rank 1 of 2" : "rank 0 of 2");
+			assert_names_call(text, faults[i], "failed: unhandled system error (2)");
+			assert_int_equal(status[0], 1 << 8);
+			assert_int_equal(status[1], 1 << 8);
+		}
 	deadline = 20;
+}
+
+static void print_note(void *arg, const char *text)
+{
+	(void)arg;
+	fprintf(stderr, "note: %s\n", text);
+}
+
+static void end_by_abort(struct dtp_comm *c)
+{
+	struct dtp_err err = DTP_ERR_INIT;
+
+	c->ops->abort(c);
+	CHECK(dtp_barrier(c, &err) == DTP_FAILED);
+}
+
+/* What makes room for sums or ends something fails: they go on without, and say so. */
+static void nccl_faults_that_end_nothing_are_told(void **state)
+{
+	static const struct { const char *fault, *said; rank_fn fn; } faults[] = {
+		{"ncclMemAlloc:1", "ncclMemAlloc failed for 1000 bytes", everything},
+		{"ncclCommRegister:1", "ncclCommRegister failed for 1000 bytes", everything},
+		{"ncclCommDeregister:1", "ncclCommDeregister failed: unhandled system error (2)", everything},
+		{"ncclMemFree:1", "ncclMemFree failed: unhandled cuda error (1)", everything},
+		{"ncclCommFinalize:1", "ncclCommFinalize failed: unhandled system error (2)", everything},
+		{"ncclCommDestroy:1", "ncclCommDestroy failed: unhandled system error (2)", everything},
+		{"ncclCommAbort:1", "ncclCommAbort failed: unhandled system error (2)", end_by_abort},
+	};
+	int status[2];
+
+	(void)state;
+	monitor.note = print_note;
+	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+		for (int rank = 0; rank < 2; rank++) {
+			const char *text = outcome_of_fault(faults[i].fault, rank, faults[i].fn, status);
+			assert_contains(text, rank ? "note: rank 1: nccl" : "note: rank 0: nccl");
+			assert_names_call(text, faults[i].fault, faults[i].said);
+			assert_int_equal(status[0], 0);
+			assert_int_equal(status[1], 0);
+		}
+	monitor.note = dtp_monitor_none.note;
+}
+
+static void free_a_buffer(struct dtp_comm *c)
+{
+	self(c)->inner->ops->buffer_free(self(c)->inner, new_buffer(c, 1000));
+}
+
+static void free_a_buffer_and_sum(struct dtp_comm *c)
+{
+	float x = 1;
+
+	free_a_buffer(c);
+#define CALL(e) dtp_all_reduce(c, &x, 1, DTP_F32, e)
+	OK(CALL);
+#undef CALL
+}
+
+/* Who frees is told nothing: then who asks next is, or at the end the user. */
+static void nccl_fault_that_nobody_asked_for_is_told_later(void **state)
+{
+	int status[2];
+
+	(void)state;
+	monitor.note = print_note;
+	const char *text = outcome_of_fault("cudaStreamQuery:1", 1, free_a_buffer_and_sum, status);
+	assert_contains(text, "rank 1 of 2: ");
+	assert_contains(text, "cudaStreamQuery: unspecified launch failure (719), cuda/comm_nccl.c:");
+	assert_int_equal(status[0], 1 << 8);
+	assert_int_equal(status[1], 1 << 8);
+	text = outcome_of_fault("cudaStreamQuery:1", 1, free_a_buffer, status);
+	assert_contains(text, "note: rank 1: cudaStreamQuery: unspecified launch failure (719), cuda/comm_nccl.c:");
+	assert_int_equal(status[0], 0);
+	assert_int_equal(status[1], 0);
+	monitor.note = dtp_monitor_none.note;
 }
 
 static void nccl_rank_that_does_not_come_is_not_waited_for(void **state)
@@ -537,11 +636,8 @@ static void nccl_rank_that_does_not_come_is_not_waited_for(void **state)
 
 	(void)state;
 	deadline = 0.5;
-	before_meeting = rank_1_fails;
-	fault = "ncclCommInitRankConfig:1";
-	const char *text = outcome_of(2, everything, status);
+	const char *text = outcome_of_fault("ncclCommInitRankConfig:1", 1, everything, status);
 	assert_contains(text, "not all of 2 ranks have come within 0.5 s (rank 0 has)");
-	before_meeting = NULL;
 	deadline = 20;
 }
 
@@ -729,7 +825,7 @@ static void nccl_ranks_record_all_or_none(void **state)
 	(void)state;
 	recordings = 0;
 	fault = "cudaGraphInstantiate:1";
-	before_meeting = rank_1_fails;
+	before_meeting = a_rank_fails;
 	run_ranks(2, sums_in_a_graph);
 	run_ranks(3, sums_in_a_graph);
 	before_meeting = NULL;
@@ -820,6 +916,8 @@ int main(int argc, char **argv)
 		cmocka_unit_test(nccl_memory_is_known_on_all_ranks_or_none),
 		cmocka_unit_test(nccl_memory_is_freed_behind_an_absent_peer),
 		cmocka_unit_test(nccl_every_fault_is_told_and_ends_all_ranks),
+		cmocka_unit_test(nccl_faults_that_end_nothing_are_told),
+		cmocka_unit_test(nccl_fault_that_nobody_asked_for_is_told_later),
 		cmocka_unit_test(nccl_rank_that_does_not_come_is_not_waited_for),
 		cmocka_unit_test(nccl_refuses_ranks_on_one_gpu),
 		cmocka_unit_test(emulator_ends_ranks_that_do_not_do_the_same),
