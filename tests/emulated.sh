@@ -7,10 +7,11 @@ if [ -z "$(make -s which-nvcc)" ]; then
 	exit 0
 fi
 plain=$(basename "$(dirname "$DIFFTP")") # release, or san-...
-sanitize='' emulated=$PWD/build/emulated
+sanitize='' emulated=$PWD/build/emulated golden_seconds=300
 if [ -n "$SANITIZED" ]; then
 	sanitize=$(echo "${plain#san-}" | tr - ,) emulated=$PWD/build/emulated-$plain
 	export RUN_SECONDS=600
+	golden_seconds=3000
 fi
 
 case_ emulated_build
@@ -26,12 +27,26 @@ export XDG_CONFIG_HOME="$dir/config" XDG_CACHE_HOME="$dir/cache" DTP_TESTS="$PWD
 program() {
 	case_ "emulated_$1"
 	shift
-	"$@" >"$dir/log" 2>&1 || fail "$(grep -v -e 'OK \]' -e 'RUN  ' "$dir/log" | tail -n 60)"
+	"$@" >"$dir/log" 2>&1
+	case $? in
+	0) ;;
+	124) fail "it took too long and was ended: $(tail -n 5 "$dir/log")" ;;
+	*) fail "$(grep -v -e 'OK \]' -e 'RUN  ' "$dir/log" | tail -n 60)" ;;
+	esac
 	grep -q '^\[       OK \]' "$dir/log" || fail "no case ran"
 	done_
 }
 
-# golden MODE CASE: a case of tests/test_golden.c with streams in that mode.
+# golden MODE CASE: a case of tests/test_golden.c with streams in that mode.  Those of tests/cli and of tests/long have half of ten minutes each,
+# of which they need a tenth: who takes longer is ended, and what comes after it.
 golden() {
-	program "golden_$1_${2#golden_}" env DIFFTP="$emulated/difftp" DIFFTP_EMU_STREAMS="$1" "$emulated/tests/test_golden" "$2"
+	: "${golden_ends:=$(($(date +%s) + golden_seconds))}"
+	left=$((golden_ends - $(date +%s)))
+	if [ $left -le 0 ]; then
+		case_ "emulated_golden_$1_${2#golden_}"
+		fail "no time is left of the $golden_seconds seconds that the golden cases may take"
+		done_
+		return
+	fi
+	program "golden_$1_${2#golden_}" timeout "$left" env DIFFTP="$emulated/difftp" DIFFTP_EMU_STREAMS="$1" "$emulated/tests/test_golden" "$2"
 }
