@@ -29,8 +29,8 @@ leg() {
 	cp -a "$build" "$tree/build"
 }
 
-# seeded NAME SOURCE KERNEL LINE CHANGED TESTS CAUGHT: in cuda/SOURCE, which is KERNEL or included by it, the one line that holds LINE gets
-# CHANGED in its place; the cases TESTS must then end as the expression CAUGHT says.
+# seeded NAME SOURCE KERNEL LINE CHANGED TESTS CAUGHT [MISSED]: in cuda/SOURCE, which is KERNEL or included by it, the one line that holds LINE gets
+# CHANGED in its place; the cases TESTS must then end as the expression CAUGHT says.  MISSED: orders in which they must not show it.
 seeded() {
 	case_ "kernels_${leg}_$1"
 	n=$(grep -cF -- "$4" "cuda/$2")
@@ -43,6 +43,9 @@ seeded() {
 	make_test "$tree"
 	timeout 120 "$tree/$build/$test" "$6" >"$dir/log" 2>&1 && fail "nothing was caught"
 	grep -Eq -- "$7" "$dir/log" || fail "no line matches '$7': $(grep -v -e 'OK \]' -e 'RUN  ' "$dir/log" | head -n 5)"
+	for order in ${8:-}; do
+		DIFFTP_EMU_ORDER=$order timeout 120 "$tree/$build/$test" "$6" >"$dir/log.$order" 2>&1 || fail "$order shows it too"
+	done
 	[ -n "$why" ] || name="$name: $(grep -E -- "$7" "$dir/log" | head -n 1 | cut -c 1-200)"
 	done_
 	cp -p "cuda/$2" "$tree/cuda/$2"
@@ -107,6 +110,22 @@ leg plain release emulated EMULATE=1
 seeded no_barrier device.cuh k_rms_norm.cu '	__syncthreads();' '' '*rms_norm*' 'rms_norm: element [0-9]+ is -?nan'
 seeded no_tail_guard k_swiglu.cu k_swiglu.cu 'if (row >= m)' 'if (row > m)' '*swiglu*' 'touches byte [0-9]+ of device memory'
 seeded values_read_early k_group_norm.cu k_group_norm.cu '__syncthreads(); /* all have given theirs */' '' '*group_norm*' 'group_norm: element'
+
+seeded broken_stride k_swiglu.cu k_swiglu.cu 'load(u, up + row * up_stride + col)' \
+	'load(u, up + row * (up_stride - 1) + col)' '*swiglu*' 'swiglu: element [0-9]+ is'
+seeded unwritten_shared device.cuh k_rms_norm.cu 'threadIdx.x % WARP == 0' 'threadIdx.x == 0' '*rms_norm*' 'rms_norm: element [0-9]+ is -?nan'
+
+# shown_by ORDER WRITES READS MISSED: what a thread reads that no barrier lets it read is there but in this order of the threads' turns.  Who comes
+# last to a shuffle or a barrier goes on at once: after the five shuffles of a maximum the last lanes of the order are ahead, none of which counts.
+shown_by() {
+	export DIFFTP_EMU_ORDER="$1"
+	seeded "only_$1_shows" k_softmax.cu k_softmax.cu 'most = block_max(most, shared);' "most = block_max(most, shared); SHARED_ARRAY(float, early, 1); \
+if ($2) early[0] = most; if ($3) most = early[0];" '*softmax' 'softmax: element [0-9]+ is -?nan' "$4"
+	unset DIFFTP_EMU_ORDER
+}
+shown_by forward 'threadIdx.x == blockDim.x / 2 + 8' 'threadIdx.x == 8' 'reverse rotated'
+shown_by reverse 'threadIdx.x == 8' 'threadIdx.x == 9' 'forward rotated'
+shown_by rotated 'threadIdx.x == 8 || threadIdx.x == blockDim.x - 9' 'threadIdx.x == blockDim.x / 2' 'forward reverse'
 
 # Not a kernel's, but found in the same way: a buffer that is filled again before the device has read it.
 test=tests/emu/test_loading
