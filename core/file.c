@@ -59,11 +59,11 @@ void dtp_outfile_cleanup(void)
 
 /* ---- names */
 
-/* The folder of path and the last component; the caller frees dir. */
-static char *folder_of(const char *path, const char **name)
+char *dtp_folder_of(const char *path, const char **name)
 {
 	const char *slash = strrchr(path, '/');
-	*name = slash ? slash + 1 : path;
+	if (name)
+		*name = slash ? slash + 1 : path;
 	if (!slash)
 		return strdup(".");
 	return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
@@ -167,7 +167,7 @@ static enum dtp_code open_as(const char *path, struct dtp_outfile *out, enum dtp
 	int fd;
 
 	*out = (struct dtp_outfile){.path = resolve(path)};
-	char *dir = out->path ? folder_of(out->path, &name) : NULL;
+	char *dir = out->path ? dtp_folder_of(out->path, &name) : NULL;
 	enum dtp_code rc = dir ? check_name(out->path, dir, name, code, err)
 			       : dtp_fail(err, DTP_FAILED, "cannot write '%s': out of memory", path);
 	if (rc == DTP_OK) {
@@ -218,8 +218,7 @@ enum dtp_code dtp_outfile_check(const char *path, struct dtp_err *err)
 /* So that the new name survives a crash too; a file system that cannot do this has no remedy. */
 static void sync_folder(const char *path)
 {
-	const char *name;
-	char *dir = folder_of(path, &name);
+	char *dir = dtp_folder_of(path, NULL);
 	int fd = dir ? open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
 	if (fd >= 0) {
 		fsync(fd);
@@ -246,7 +245,7 @@ static int place(struct dtp_outfile *out)
 		return 0;
 	if (errno != EEXIST)
 		return errno;
-	char *dir = folder_of(out->path, &name);
+	char *dir = dtp_folder_of(out->path, &name);
 	int failed = !dir ? ENOMEM : give_name(dir, name, fileno(out->f), &out->tmp) < 0 ? errno : 0;
 	free(dir);
 	return failed;

@@ -7,6 +7,9 @@
 
 #include <stdio.h>
 
+/* The folder of path, malloc'd, NULL: out of memory; *name is the last component, if asked for. */
+char *dtp_folder_of(const char *path, const char **name);
+
 struct dtp_outfile {
 	FILE *f;
 	char *path, *tmp; /* tmp stands in the same folder; NULL while the file has no name */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "folder.h"
+#include "file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -27,15 +28,6 @@ static bool is_empty(const char *dir)
 	return n < 3; /* itself and its parent */
 }
 
-static char *parent_of(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-
-	if (!slash)
-		return strdup(".");
-	return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
-}
-
 static enum dtp_code check_room(const char *path, const char *parent, uint64_t bytes, struct dtp_err *err)
 {
 	struct statvfs fs;
@@ -57,7 +49,7 @@ enum dtp_code dtp_outfolder_open(const char *path, uint64_t bytes, struct dtp_ou
 	while (n > 1 && path[n - 1] == '/')
 		n--;
 	*out = (struct dtp_outfolder){.path = strndup(path, n)};
-	char *parent = out->path ? parent_of(out->path) : NULL;
+	char *parent = out->path ? dtp_folder_of(out->path, NULL) : NULL;
 	enum dtp_code rc = DTP_OK;
 	if (!parent || asprintf(&out->tmp, "%s.tmp-%ld", out->path, (long)getpid()) < 0) {
 		out->tmp = NULL;
@@ -104,7 +96,7 @@ static int sync_one(const char *path, const struct stat *st, int kind, struct FT
 
 enum dtp_code dtp_outfolder_commit(struct dtp_outfolder *out, struct dtp_err *err)
 {
-	char *parent = parent_of(out->path);
+	char *parent = dtp_folder_of(out->path, NULL);
 
 	nftw(out->tmp, sync_one, 16, FTW_DEPTH | FTW_PHYS);
 	if (rename(out->tmp, out->path)) {
