@@ -181,11 +181,14 @@ static enum dtp_code write_and_record(struct batch *b, const struct dtp_image *i
 		free(parameters);
 		return dtp_fail(err, DTP_FAILED, "out of memory");
 	}
+	struct dtp_outkeep keep, *k = dtp_output_keep(b->rank->args, path, 0, &keep);
 	code = dtp_make_folders(path, strlen(folder) + 1, DTP_FAILED, err);
 	if (!code)
-		code = dtp_output_write_as(&(struct dtp_drawn){b->rank, &b->at->line.args, &b->at->request}, path, image, err);
+		code = dtp_output_write_as(&(struct dtp_drawn){b->rank, &b->at->line.args, &b->at->request}, path, k, image, err);
+	dtp_outkeep_tell(k, path, b->rank->mon);
 	if (!code)
-		code = dtp_record_add(b->record, file, parameters, err);
+		code = dtp_record_add(b->record, dtp_outkeep_name(k, path) + strlen(folder) + 1, parameters, err);
+	dtp_outkeep_free(&keep);
 	free(parameters);
 	free(path);
 	return code;

@@ -58,7 +58,7 @@ static enum dtp_code check_memory(const struct dtp_decoder *d, const struct dtp_
 	return dtp_fail(err, DTP_REFUSED, "not enough memory: decoding needs %s at the peak, %s are available", sizes.a.s, sizes.b.s);
 }
 
-static enum dtp_code draw(const struct dtp_args *args, const char *path, struct dtp_decoder *d, struct dtp_seated *seated,
+static enum dtp_code draw(const struct dtp_args *args, const char *path, struct dtp_outkeep *keep, struct dtp_decoder *d, struct dtp_seated *seated,
 			  enum dtp_dtype compute, const struct dtp_monitor *mon, struct dtp_err *err)
 {
 	static const struct dtp_png_text software[] = {{"Software", "difftp " DTP_VERSION, true}};
@@ -80,10 +80,13 @@ static enum dtp_code draw(const struct dtp_args *args, const char *path, struct 
 		be->ops->destroy(be);
 	}
 	if (code == DTP_OK)
-		code = dtp_png_write(path, rgb, image.height, image.width, software, !args->no_metadata, err);
+		code = dtp_png_write(path, keep, rgb, image.height, image.width, software, !args->no_metadata, err);
 	if (code == DTP_OK) {
-		snprintf(text, sizeof text, "wrote %s (%lldx%lld)", path, (long long)image.width, (long long)image.height);
-		dtp_progress_event(mon->arg, &(struct dtp_event){.kind = DTP_EVENT_IMAGE, .text = path,
+		const char *name = dtp_outkeep_name(keep, path);
+		if (args->output)
+			dtp_outkeep_tell(keep, path, mon);
+		snprintf(text, sizeof text, "wrote %s (%lldx%lld)", name, (long long)image.width, (long long)image.height);
+		dtp_progress_event(mon->arg, &(struct dtp_event){.kind = DTP_EVENT_IMAGE, .text = name,
 								 .width = (int)image.width, .height = (int)image.height});
 		dtp_progress_note(mon->arg, text);
 	}
@@ -120,13 +123,16 @@ static enum dtp_code decode(const struct dtp_args *args, struct dtp_progress *pr
 		return dtp_fail(err, DTP_REFUSED, "output '%s': decode writes one picture, of which a pattern knows nothing", args->output);
 	if (dtp_outputs_check(args, 1, err) || dtp_latents_read(args->word[0], &l, err))
 		return err->code;
-	char *path = dtp_output_name(args, 0, 0, 1, dtp_output_free(args, 1));
+	int number = dtp_output_free(args, 1);
+	char *path = dtp_output_name(args, 0, 0, 1, number);
+	struct dtp_outkeep keep = {0};
 	enum dtp_dtype compute = dtype_of(args, &l);
 	enum dtp_code code = path ? find_device(args, progress, &seated, err) : dtp_fail(err, DTP_FAILED, "out of memory");
 	if (code == DTP_OK)
 		code = dtp_decoder_open(args->model, compute, device_of(&seated), &l, args->height, args->width, &mon, &d, err);
 	if (code == DTP_OK)
-		code = draw(args, path, d, &seated, compute, &mon, err);
+		code = draw(args, path, dtp_output_keep(args, path, number, &keep), d, &seated, compute, &mon, err);
+	dtp_outkeep_free(&keep);
 	free(path);
 	dtp_decoder_close(d);
 	dtp_latents_free(&l);

@@ -3,6 +3,7 @@
 
 #include "output.h"
 #include "recipe.h"
+#include "request.h"
 #include "sheet.h"
 
 struct drawing {
@@ -22,6 +23,8 @@ static enum dtp_code write_and_put(void *arg, const struct dtp_image *image, str
 static enum dtp_code write_sheet(struct drawing *d, struct dtp_err *err)
 {
 	struct dtp_rank *r = d->rank;
+	const char *path = r->args->grid;
+	struct dtp_outkeep keep, *k = dtp_output_keep(r->args, path, 0, &keep);
 	struct dtp_recipe_texts texts;
 	struct dtp_picture picture;
 	char text[4352];
@@ -30,12 +33,14 @@ static enum dtp_code write_sheet(struct drawing *d, struct dtp_err *err)
 		return err->code;
 	enum dtp_code code = dtp_sheet_picture(&d->sheet, &picture, err);
 	if (!code)
-		code = dtp_png_write(r->args->grid, picture.rgb, picture.height, picture.width, texts.text, texts.n, err);
+		code = dtp_png_write(path, k, picture.rgb, picture.height, picture.width, texts.text, texts.n, err);
 	if (!code) {
-		snprintf(text, sizeof text, "wrote %s (%lldx%lld, a sheet of %d)", r->args->grid, (long long)picture.width,
-			 (long long)picture.height, d->sheet.count);
+		dtp_outkeep_tell(k, path, r->mon);
+		snprintf(text, sizeof text, "wrote %s (%lldx%lld, a sheet of %d)", dtp_outkeep_name(k, path),
+			 (long long)picture.width, (long long)picture.height, d->sheet.count);
 		r->mon->note(r->mon->arg, text);
 	}
+	dtp_outkeep_free(&keep);
 	dtp_picture_free(&picture);
 	dtp_recipe_texts_free(&texts);
 	return code;

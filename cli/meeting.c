@@ -393,7 +393,7 @@ static enum dtp_code write_file(struct dtp_meeting *m, int fd, struct dtp_err *e
 		return dtp_fail(err, DTP_FAILED, "no number for %s: %s", m->text, strerror(errno));
 	snprintf(m->token + used, sizeof m->token - used, " %016llx", (unsigned long long)nonce);
 	m->port = ntohs(at.ss_family == AF_INET ? ((struct sockaddr_in *)&at)->sin_port : ((struct sockaddr_in6 *)&at)->sin6_port);
-	if (dtp_outfile_open(m->path, &out, err))
+	if (dtp_outfile_open(m->path, NULL, &out, err))
 		return dtp_err_prefix(err, "option '--rendezvous': ");
 	fprintf(out.f, FILE_MAGIC "\n%s\n%d\n", m->token, m->port);
 	write_addresses(out.f, m->one_host);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "naming.h"
 
+#include "file.h"
 #include "suggest.h"
 #include "utf8.h"
 
@@ -154,16 +155,9 @@ static char *expand(const char *pattern, const struct dtp_name_values *v)
 
 /* ---- names */
 
-const char *dtp_name_suffix(const char *path)
-{
-	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
-
-	return dot && dot != name ? dot : path + strlen(path);
-}
-
 char *dtp_name_number(const char *name, char mark, int number)
 {
-	const char *end = dtp_name_suffix(name);
+	const char *end = dtp_suffix_of(name);
 	char *s;
 
 	return asprintf(&s, "%.*s%c%d%s", (int)(end - name), name, mark, number, end) < 0 ? NULL : s;

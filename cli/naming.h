@@ -28,8 +28,6 @@ struct dtp_name_values {
 char *dtp_name_make(const char *output, const struct dtp_name_values *v, int i, int count);
 /* The name with a number before its suffix, after `mark`: "a.png", '-', 2 -> "a-2.png". */
 char *dtp_name_number(const char *name, char mark, int number);
-/* The suffix with its dot, or the end of the name; a dot at the start of the file's name makes no suffix. */
-const char *dtp_name_suffix(const char *path);
 /* How many bytes at its beginning name the folder that is there for every image, without the last '/'; 0: this one. */
 size_t dtp_name_folder(const char *pattern);
 

@@ -3,6 +3,7 @@
 #ifndef DTP_OUTPUT_H
 #define DTP_OUTPUT_H
 
+#include "file.h"
 #include "job.h"
 
 /* The form of dtp_image_fn; arg is the struct dtp_rank.  Writes the PNG or the latents of one image under its name and
@@ -14,7 +15,8 @@ struct dtp_drawn {
 	const struct dtp_args *args;
 	const struct dtp_request *request;
 };
-enum dtp_code dtp_output_write_as(const struct dtp_drawn *d, const char *path, const struct dtp_image *image, struct dtp_err *err);
+enum dtp_code dtp_output_write_as(const struct dtp_drawn *d, const char *path, struct dtp_outkeep *keep, const struct dtp_image *image,
+				  struct dtp_err *err);
 /* Accepts the image and writes nothing. */
 enum dtp_code dtp_output_discard(void *arg, const struct dtp_image *image, struct dtp_err *err);
 #endif

@@ -153,18 +153,23 @@ void dtp_plan_verdict(const struct dtp_plan_view *v, char *buf, size_t len)
 		snprintf(buf, len, "the rank with least room, %d, takes %s at the peak, it may have %s", rank, one.a.s, one.b.s);
 }
 
-enum dtp_code dtp_plan_write(const struct dtp_plan *plan, const char *path, struct dtp_err *err)
+enum dtp_code dtp_plan_write(const struct dtp_plan *plan, const struct dtp_args *args, struct dtp_err *err)
 {
+	struct dtp_outkeep keep, *k = dtp_output_keep(args, args->emit, 0, &keep);
+	struct dtp_progress progress;
 	struct dtp_outfile out;
 	char *text = dtp_plan_text(plan);
 
 	if (!text)
 		return dtp_fail(err, DTP_FAILED, "out of memory for the text of a plan");
-	enum dtp_code code = dtp_outfile_open(path, &out, err);
+	enum dtp_code code = dtp_outfile_open(args->emit, k, &out, err);
 	if (code == DTP_OK) {
 		fputs(text, out.f);
 		code = dtp_outfile_commit(&out, err);
 	}
+	dtp_progress_init(&progress, stderr, DTP_ARG_PROGRESS_PLAIN, args->quiet);
+	dtp_outkeep_tell(k, args->emit, &(struct dtp_monitor){.arg = &progress, .warn = warn});
+	dtp_outkeep_free(&keep);
 	free(text);
 	return code;
 }
@@ -175,7 +180,7 @@ static enum dtp_code emit(const struct dtp_plan_view *v, struct dtp_err *err)
 
 	if (dtp_plan_explicit(dtp_pipeline_tree(v->pipeline, "transformer"), v->args->emit, &plan, err))
 		return err->code;
-	enum dtp_code code = dtp_plan_write(&plan, v->args->emit, err);
+	enum dtp_code code = dtp_plan_write(&plan, v->args, err);
 	dtp_plan_free(&plan);
 	return code;
 }

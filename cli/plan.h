@@ -56,5 +56,5 @@ enum dtp_code dtp_plan_print_json(const struct dtp_plan_view *v, FILE *f, struct
 enum dtp_code dtp_plan_suggest(const struct dtp_args *args, struct dtp_err *err);
 enum dtp_code dtp_plan_diff(const struct dtp_args *args, struct dtp_err *err);
 /* Writes a plan file that appears whole or not at all. */
-enum dtp_code dtp_plan_write(const struct dtp_plan *plan, const char *path, struct dtp_err *err);
+enum dtp_code dtp_plan_write(const struct dtp_plan *plan, const struct dtp_args *args, struct dtp_err *err);
 #endif

@@ -285,7 +285,7 @@ enum dtp_code dtp_plan_suggest(const struct dtp_args *args, struct dtp_err *err)
 		return err->code;
 	enum dtp_code code = dtp_plan_derive(dtp_pipeline_tree(p, "transformer"), &plan, &why, &n, err);
 	if (code == DTP_OK && args->emit)
-		code = dtp_plan_write(&plan, args->emit, err);
+		code = dtp_plan_write(&plan, args, err);
 	if (code == DTP_OK)
 		code = print_suggestion(args, p, &plan, why, n, err);
 	free(why);

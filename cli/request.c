@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "request.h"
 
-#include "file.h"
 #include "naming.h"
 #include "offload.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+
+/* A benchmark draws the same picture again, and a batch that goes on may have been ended between a picture and its record. */
+static bool may_replace(const struct dtp_args *args)
+{
+	return args->force || args->resume || args->command == DTP_CMD_BENCH;
+}
 
 void dtp_request_make(const struct dtp_args *args, struct dtp_options *options, struct dtp_request *request)
 {
@@ -45,6 +50,7 @@ void dtp_request_make(const struct dtp_args *args, struct dtp_options *options, 
 		.passes_in_turn = args->guidance_passes == DTP_ARG_IN_TURN,
 		.exact_timesteps = args->exact_timesteps,
 		.dump_stages = args->dump_stages,
+		.replace = may_replace(args),
 	};
 }
 
@@ -82,12 +88,24 @@ int dtp_output_free(const struct dtp_args *args, int count)
 	return number;
 }
 
+struct dtp_outkeep *dtp_output_keep(const struct dtp_args *args, const char *path, int number, struct dtp_outkeep *keep)
+{
+	*keep = dtp_outkeep_of(path);
+	if (number && !args->output) { /* the default name has its number before that of the image */
+		const char *plain = dtp_output_path(args);
+		keep->at = (size_t)(dtp_suffix_of(plain) - plain);
+		keep->len = number > 1 ? (size_t)snprintf(NULL, 0, "-%d", number) : 0;
+		keep->next = number + 1;
+	}
+	return may_replace(args) ? NULL : keep;
+}
+
 enum dtp_code dtp_output_check_format(const char *path, bool latent, struct dtp_err *err)
 {
 	static const char *const pictures[] = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm",
 		".avif", ".heic", ".jxl"};
 	static const char *const tensors[] = {".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npy", ".npz", ".gguf"};
-	const char *end = dtp_name_suffix(path);
+	const char *end = dtp_suffix_of(path);
 
 	for (size_t i = latent ? 0 : 1; i < sizeof pictures / sizeof pictures[0]; i++)
 		if (!strcasecmp(end, pictures[i]))

@@ -3,6 +3,7 @@
 #ifndef DTP_REQUEST_H
 #define DTP_REQUEST_H
 
+#include "file.h"
 #include "flags.h"
 #include "pipeline.h"
 
@@ -16,6 +17,9 @@ const char *dtp_output_path(const struct dtp_args *args);
 char *dtp_output_name(const struct dtp_args *args, uint64_t seed, int index, int count, int number);
 /* The first number, from 1, with which no file of the run is there; 1 for a name that was given, and with --force. */
 int dtp_output_free(const struct dtp_args *args, int count);
+/* What a file is to be called that may replace none: in *keep, or NULL where it may.  number: dtp_output_free's, of a
+ * picture; 0 for other files. */
+struct dtp_outkeep *dtp_output_keep(const struct dtp_args *args, const char *path, int number, struct dtp_outkeep *keep);
 /* DTP_REFUSED: a file with this name is there, and --force was not given. */
 enum dtp_code dtp_output_check_taken(const struct dtp_args *args, const char *name, struct dtp_err *err);
 /* The same of a file of another kind than pictures; and whether it can be written. */

@@ -49,8 +49,8 @@ void dtp_dump_free(struct dtp_dump *d)
 	memset(d, 0, sizeof *d);
 }
 
-enum dtp_code dtp_dump_write(const struct dtp_dump *d, const char *path, const char *const (*metadata)[2], int nmeta,
-			     struct dtp_err *err)
+enum dtp_code dtp_dump_write(const struct dtp_dump *d, const char *path, struct dtp_outkeep *keep, const char *const (*metadata)[2],
+			     int nmeta, struct dtp_err *err)
 {
 	struct dtp_st_out *out = calloc((size_t)d->n + 1, sizeof *out);
 	if (!out)
@@ -62,7 +62,7 @@ enum dtp_code dtp_dump_write(const struct dtp_dump *d, const char *path, const c
 		}
 		out[i] = (struct dtp_st_out){d->entries[i].name, d->entries[i].tensor};
 	}
-	enum dtp_code rc = dtp_st_write(path, out, d->n, metadata, nmeta, err);
+	enum dtp_code rc = dtp_st_write(path, keep, out, d->n, metadata, nmeta, err);
 	free(out);
 	return rc;
 }

@@ -4,6 +4,7 @@
 #define DTP_DUMP_H
 
 #include "err.h"
+#include "file.h"
 #include "tensor.h"
 
 struct dtp_dump {
@@ -19,6 +20,6 @@ struct dtp_dump {
  * name replaces the first.  NULL when out of memory. */
 void *dtp_dump_add(struct dtp_dump *d, const char *name, uint64_t depth, enum dtp_dtype t, int ndim, const int64_t *shape);
 void dtp_dump_free(struct dtp_dump *d);
-enum dtp_code dtp_dump_write(const struct dtp_dump *d, const char *path, const char *const (*metadata)[2], int nmeta,
-			     struct dtp_err *err);
+enum dtp_code dtp_dump_write(const struct dtp_dump *d, const char *path, struct dtp_outkeep *keep, const char *const (*metadata)[2],
+			     int nmeta, struct dtp_err *err);
 #endif

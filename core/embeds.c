@@ -62,8 +62,8 @@ void dtp_embeds_close(struct dtp_embeds *e)
 	*e = (struct dtp_embeds){0};
 }
 
-enum dtp_code dtp_embeds_write(const char *path, const char *class_name, const void *values, enum dtp_dtype type, int npasses,
-			       int64_t length, int64_t width, struct dtp_err *err)
+enum dtp_code dtp_embeds_write(const char *path, struct dtp_outkeep *keep, const char *class_name, const void *values,
+			       enum dtp_dtype type, int npasses, int64_t length, int64_t width, struct dtp_err *err)
 {
 	const char *const metadata[][2] = {{"format", "pt"}, {"class", class_name}};
 	int64_t shape[] = {npasses, length, width};
@@ -72,5 +72,5 @@ enum dtp_code dtp_embeds_write(const char *path, const char *class_name, const v
 
 	for (int i = 0; i < npasses; i++)
 		out[i] = (struct dtp_st_out){names[i], dtp_narrow(all, 0, i, 1)};
-	return dtp_st_write(path, out, npasses, metadata, sizeof metadata / sizeof metadata[0], err);
+	return dtp_st_write(path, keep, out, npasses, metadata, sizeof metadata / sizeof metadata[0], err);
 }

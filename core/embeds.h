@@ -4,6 +4,7 @@
 #ifndef DTP_EMBEDS_H
 #define DTP_EMBEDS_H
 
+#include "file.h"
 #include "safetensors.h"
 
 struct dtp_embeds {
@@ -16,6 +17,6 @@ struct dtp_embeds {
 enum dtp_code dtp_embeds_open(const char *path, int64_t width, int64_t max_length, struct dtp_embeds *e, struct dtp_err *err);
 void dtp_embeds_close(struct dtp_embeds *e); /* one that was never opened, too */
 /* values: host memory, [npasses, length, width] in `type`. */
-enum dtp_code dtp_embeds_write(const char *path, const char *class_name, const void *values, enum dtp_dtype type, int npasses,
-			       int64_t length, int64_t width, struct dtp_err *err);
+enum dtp_code dtp_embeds_write(const char *path, struct dtp_outkeep *keep, const char *class_name, const void *values,
+			       enum dtp_dtype type, int npasses, int64_t length, int64_t width, struct dtp_err *err);
 #endif

@@ -69,6 +69,40 @@ char *dtp_folder_of(const char *path, const char **name)
 	return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
 }
 
+const char *dtp_suffix_of(const char *path)
+{
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
+
+	return dot && dot != name ? dot : path + strlen(path);
+}
+
+struct dtp_outkeep dtp_outkeep_of(const char *path)
+{
+	return (struct dtp_outkeep){.at = (size_t)(dtp_suffix_of(path) - path), .next = 2};
+}
+
+const char *dtp_outkeep_name(const struct dtp_outkeep *keep, const char *path)
+{
+	return keep && keep->name ? keep->name : path;
+}
+
+void dtp_outkeep_tell(const struct dtp_outkeep *keep, const char *path, const struct dtp_monitor *mon)
+{
+	char text[8704];
+
+	if (!keep || !keep->name)
+		return;
+	snprintf(text, sizeof text, "'%s' exists by now, it was none when this began: it is left as it is, and this one is kept as '%s'", path,
+		 keep->name);
+	mon->warn(mon->arg, text);
+}
+
+void dtp_outkeep_free(struct dtp_outkeep *keep)
+{
+	free(keep->name);
+	keep->name = NULL;
+}
+
 /* Writing through a link leaves the link and replaces what it points to. */
 static char *resolve(const char *path)
 {
@@ -161,12 +195,12 @@ static void drop(struct dtp_outfile *out)
 	*out = (struct dtp_outfile){0};
 }
 
-static enum dtp_code open_as(const char *path, struct dtp_outfile *out, enum dtp_code code, struct dtp_err *err)
+static enum dtp_code open_as(const char *path, struct dtp_outkeep *keep, struct dtp_outfile *out, enum dtp_code code, struct dtp_err *err)
 {
 	const char *name;
 	int fd;
 
-	*out = (struct dtp_outfile){.path = resolve(path)};
+	*out = (struct dtp_outfile){.path = keep ? strdup(path) : resolve(path), .keep = keep};
 	char *dir = out->path ? dtp_folder_of(out->path, &name) : NULL;
 	enum dtp_code rc = dir ? check_name(out->path, dir, name, code, err)
 			       : dtp_fail(err, DTP_FAILED, "cannot write '%s': out of memory", path);
@@ -190,9 +224,9 @@ static enum dtp_code open_as(const char *path, struct dtp_outfile *out, enum dtp
 	return rc;
 }
 
-enum dtp_code dtp_outfile_open(const char *path, struct dtp_outfile *out, struct dtp_err *err)
+enum dtp_code dtp_outfile_open(const char *path, struct dtp_outkeep *keep, struct dtp_outfile *out, struct dtp_err *err)
 {
-	return open_as(path, out, DTP_FAILED, err);
+	return open_as(path, keep, out, DTP_FAILED, err);
 }
 
 enum dtp_code dtp_outfile_check(const char *path, struct dtp_err *err)
@@ -206,7 +240,7 @@ enum dtp_code dtp_outfile_check(const char *path, struct dtp_err *err)
 			return dtp_fail(err, DTP_REFUSED, "cannot write '%s': %s", path, strerror(errno));
 		return DTP_OK;
 	}
-	enum dtp_code rc = open_as(path, &out, DTP_REFUSED, err);
+	enum dtp_code rc = open_as(path, NULL, &out, DTP_REFUSED, err);
 	if (rc)
 		return rc;
 	if (fwrite(block, sizeof block, 1, out.f) != 1 || fflush(out.f))
@@ -227,27 +261,90 @@ static void sync_folder(const char *path)
 	free(dir);
 }
 
-/* The file is complete: gives it its name, at once where nothing has that name yet. */
-static int place(struct dtp_outfile *out)
+static void forget_temporary(struct dtp_outfile *out)
+{
+	unclaim(out->tmp);
+	free(out->tmp);
+	out->tmp = NULL;
+}
+
+static int name_nameless(const struct dtp_outfile *out, const char *path)
+{
+	char self[32];
+
+	snprintf(self, sizeof self, "/proc/self/fd/%d", fileno(out->f));
+	return linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW) ? errno : 0;
+}
+
+/* Where a file system has no links, the name is made first: for a moment it is an empty file. */
+static int rename_beside(const struct dtp_outfile *out, const char *path)
+{
+	if (!link(out->tmp, path))
+		return unlink(out->tmp) ? errno : 0;
+	int fd = errno == EEXIST ? -1 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	if (fd < 0)
+		return errno;
+	close(fd);
+	if (!rename(out->tmp, path))
+		return 0;
+	int failed = errno;
+	unlink(path);
+	return failed;
+}
+
+/* Gives the file the first name that nothing has: the one that was asked for, or that with a number in it. */
+static int place_beside(struct dtp_outfile *out)
+{
+	struct dtp_outkeep *k = out->keep;
+	char *name = NULL;
+	int failed;
+
+	while ((failed = out->tmp ? rename_beside(out, name ? name : out->path) : name_nameless(out, name ? name : out->path)) == EEXIST) {
+		free(name);
+		if (asprintf(&name, "%.*s-%d%s", (int)k->at, out->path, k->next++, out->path + k->at + k->len) < 0)
+			return ENOMEM;
+	}
+	if (failed)
+		free(name);
+	else
+		k->name = name;
+	return failed;
+}
+
+/* At once where nothing has the name yet, else as a temporary, which is renamed once it is closed. */
+static int place_over(struct dtp_outfile *out)
 {
 	const char *name;
-	char self[32];
+	int failed = name_nameless(out, out->path);
+
+	if (failed != EEXIST)
+		return failed;
+	char *dir = dtp_folder_of(out->path, &name);
+	failed = !dir ? ENOMEM : give_name(dir, name, fileno(out->f), &out->tmp) < 0 ? errno : 0;
+	free(dir);
+	return failed;
+}
+
+/* The file is complete. */
+static int place(struct dtp_outfile *out)
+{
 	struct stat st;
 
-	if (out->tmp) /* renamed below, once it is closed */
+	if (out->tmp)
 		return 0;
 	if (fstat(fileno(out->f), &st))
 		return errno;
 	if (!S_ISREG(st.st_mode) || st.st_nlink)
 		return 0;
-	snprintf(self, sizeof self, "/proc/self/fd/%d", fileno(out->f));
-	if (!linkat(AT_FDCWD, self, AT_FDCWD, out->path, AT_SYMLINK_FOLLOW))
-		return 0;
-	if (errno != EEXIST)
-		return errno;
-	char *dir = dtp_folder_of(out->path, &name);
-	int failed = !dir ? ENOMEM : give_name(dir, name, fileno(out->f), &out->tmp) < 0 ? errno : 0;
-	free(dir);
+	return out->keep ? place_beside(out) : place_over(out);
+}
+
+static int place_temporary(struct dtp_outfile *out)
+{
+	int failed = out->keep ? place_beside(out) : rename(out->tmp, out->path) ? errno : 0;
+
+	if (!failed)
+		forget_temporary(out);
 	return failed;
 }
 
@@ -270,15 +367,8 @@ enum dtp_code dtp_outfile_commit(struct dtp_outfile *out, struct dtp_err *err)
 	if (fclose(out->f) && !failed)
 		failed = errno;
 	out->f = NULL;
-	if (!failed && out->tmp) {
-		if (rename(out->tmp, out->path)) {
-			failed = errno;
-		} else {
-			unclaim(out->tmp);
-			free(out->tmp);
-			out->tmp = NULL;
-		}
-	}
+	if (!failed && out->tmp)
+		failed = place_temporary(out);
 	if (!failed && !device)
 		sync_folder(out->path);
 	enum dtp_code rc = DTP_OK;

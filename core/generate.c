@@ -210,15 +210,20 @@ static enum dtp_code take_references(struct dtp_session *s, struct dtp_run *r, s
 
 static enum dtp_code save_embeds(struct dtp_run *r, struct dtp_err *err)
 {
+	const char *path = r->req->save_embeds;
+	struct dtp_outkeep keep = dtp_outkeep_of(path);
 	char text[4352];
 
 	stage(r, DTP_PHASE_WRITE, "write the prompt's embeddings");
-	if (dtp_run_save_embeds(r, err))
-		return err->code;
-	snprintf(text, sizeof text, "wrote %s (embeddings of %s)", r->req->save_embeds,
-		 r->passes > 1 ? "the prompt and the negative prompt" : "the prompt");
-	r->ctx.mon->note(r->ctx.mon->arg, text);
-	return DTP_OK;
+	enum dtp_code rc = dtp_run_save_embeds(r, r->req->replace ? NULL : &keep, err);
+	if (!rc) {
+		dtp_outkeep_tell(&keep, path, r->ctx.mon);
+		snprintf(text, sizeof text, "wrote %s (embeddings of %s)", dtp_outkeep_name(&keep, path),
+			 r->passes > 1 ? "the prompt and the negative prompt" : "the prompt");
+		r->ctx.mon->note(r->ctx.mon->arg, text);
+	}
+	dtp_outkeep_free(&keep);
+	return rc;
 }
 
 static enum dtp_code encode(struct dtp_run *r, struct dtp_err *err)

@@ -77,7 +77,7 @@ static bool write_png(png_structp png, png_infop info, struct target *t, const u
 	return true;
 }
 
-enum dtp_code dtp_png_write(const char *path, const uint8_t *rgb, int64_t height, int64_t width,
+enum dtp_code dtp_png_write(const char *path, struct dtp_outkeep *keep, const uint8_t *rgb, int64_t height, int64_t width,
 			    const struct dtp_png_text *text, int ntext, struct dtp_err *err)
 {
 	struct dtp_outfile out;
@@ -86,7 +86,7 @@ enum dtp_code dtp_png_write(const char *path, const uint8_t *rgb, int64_t height
 	if (height < 1 || width < 1 || height > INT32_MAX || width > INT32_MAX || __builtin_mul_overflow(width, 3, &row))
 		return dtp_fail(err, DTP_FAILED, "cannot write '%s': a PNG has no size of %lld x %lld", path, (long long)width,
 				(long long)height);
-	enum dtp_code rc = dtp_outfile_open(path, &out, err);
+	enum dtp_code rc = dtp_outfile_open(path, keep, &out, err);
 	if (rc)
 		return rc;
 	struct target t = {.f = out.f};

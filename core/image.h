@@ -3,7 +3,7 @@
 #ifndef DTP_IMAGE_H
 #define DTP_IMAGE_H
 
-#include "err.h"
+#include "file.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,8 +15,8 @@ struct dtp_png_text {
 	bool plain; /* a value of ASCII alone is stored as tEXt, which all programs read; else, and otherwise, as iTXt */
 };
 
-/* rgb: [height, width, 3] u8.  The texts stand in front of the pixels.  Written through core/file.h. */
-enum dtp_code dtp_png_write(const char *path, const uint8_t *rgb, int64_t height, int64_t width,
+/* rgb: [height, width, 3] u8.  The texts stand in front of the pixels.  Written through core/file.h (keep is its). */
+enum dtp_code dtp_png_write(const char *path, struct dtp_outkeep *keep, const uint8_t *rgb, int64_t height, int64_t width,
 			    const struct dtp_png_text *text, int ntext, struct dtp_err *err);
 
 /* The bytes with which every PNG file begins. */

@@ -70,6 +70,7 @@ struct dtp_request {
 	bool exact_timesteps;       /* do not round timesteps to the compute dtype as diffusers does */
 	const char *save_embeds;    /* NULL, or a file for the prompts' embeddings (embeds.h) */
 	const char *dump_stages;    /* NULL, or a safetensors file for every stage of image 0 */
+	bool replace;               /* these two files, where others have their names */
 };
 
 struct dtp_image {

@@ -225,7 +225,11 @@ enum dtp_code dtp_run_write_stages(const struct dtp_run *r, struct dtp_err *err)
 		memcpy(metadata[n++], (const char *[2]){"system_message", q->system_message}, sizeof *metadata);
 	if (q->exact_timesteps)
 		memcpy(metadata[n++], (const char *[2]){"exact_timesteps", "true"}, sizeof *metadata);
-	return dtp_dump_write(&r->dump, q->dump_stages, (const char *const(*)[2])metadata, n, err);
+	struct dtp_outkeep keep = dtp_outkeep_of(q->dump_stages);
+	enum dtp_code rc = dtp_dump_write(&r->dump, q->dump_stages, q->replace ? NULL : &keep, (const char *const(*)[2])metadata, n, err);
+	dtp_outkeep_tell(&keep, q->dump_stages, r->ctx.mon);
+	dtp_outkeep_free(&keep);
+	return rc;
 }
 
 /* Latents before they are un-patchified: packed channel c*4 + dy*2 + dx of token (y, x) is z[2y + dy][2x + dx][c]. */
@@ -321,7 +325,7 @@ void dtp_run_encode(struct dtp_run *r)
 	}
 }
 
-enum dtp_code dtp_run_save_embeds(struct dtp_run *r, struct dtp_err *err)
+enum dtp_code dtp_run_save_embeds(struct dtp_run *r, struct dtp_outkeep *keep, struct dtp_err *err)
 {
 	struct dtp_tensor all = embeds(r, 0, r->passes);
 	void *host = malloc((size_t)dtp_run_embeds_bytes(r->p, r->req));
@@ -331,8 +335,8 @@ enum dtp_code dtp_run_save_embeds(struct dtp_run *r, struct dtp_err *err)
 		return dtp_fail(err, DTP_FAILED, "out of memory for embeddings of %lld tokens", (long long)all.shape[1]);
 	rc = r->ctx.be->ops->download(r->ctx.be, host, all.dtype, all, err);
 	if (!rc)
-		rc = dtp_embeds_write(r->req->save_embeds, r->p->family->class_name, host, all.dtype, r->passes, all.shape[1],
-				      all.shape[2], err);
+		rc = dtp_embeds_write(r->req->save_embeds, keep, r->p->family->class_name, host, all.dtype, r->passes,
+				      all.shape[1], all.shape[2], err);
 	free(host);
 	return rc;
 }

@@ -49,7 +49,7 @@ int64_t dtp_run_reference_tokens(const struct dtp_pipeline *p, const struct dtp_
 void dtp_run_references(struct dtp_run *r, float *tokens);
 /* The prompts, or a file, -> embeds. */
 void dtp_run_encode(struct dtp_run *r);
-enum dtp_code dtp_run_save_embeds(struct dtp_run *r, struct dtp_err *err); /* embeds -> req->save_embeds */
+enum dtp_code dtp_run_save_embeds(struct dtp_run *r, struct dtp_outkeep *keep, struct dtp_err *err); /* embeds -> req->save_embeds */
 /* embeds -> cond, in scratch memory that stays to the last step. */
 void dtp_run_condition(struct dtp_run *r);
 /* What the transformer takes, [tokens + references, channels]; the part of it that is drawn, from host; and step i of that in

@@ -5,6 +5,7 @@
 #define DTP_SAFETENSORS_H
 
 #include "err.h"
+#include "file.h"
 #include "tensor.h"
 
 #include <time.h>
@@ -67,13 +68,13 @@ struct cJSON *dtp_st_metadata_all(const struct dtp_st_file *f);
 /* The metadata of file 0 as read ("__metadata__"); returns NULL if the key is absent.  Caller frees. */
 char *dtp_st_metadata(const struct dtp_st *st, const char *key);
 
-/* Writing.  Atomic: a temporary name in the same folder, fsync, rename; nothing is left on failure. */
+/* Writing, through core/file.h (keep is its): whole or not at all. */
 struct dtp_st_out {
 	const char *name;
 	struct dtp_tensor tensor; /* dense, host memory */
 };
-enum dtp_code dtp_st_write(const char *path, const struct dtp_st_out *tensors, int n, const char *const (*metadata)[2],
-			   int nmeta, struct dtp_err *err);
+enum dtp_code dtp_st_write(const char *path, struct dtp_outkeep *keep, const struct dtp_st_out *tensors, int n,
+			   const char *const (*metadata)[2], int nmeta, struct dtp_err *err);
 
 /* What stands behind the last slash of a path. */
 const char *dtp_base_name(const char *path);

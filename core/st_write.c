@@ -113,12 +113,12 @@ static enum dtp_code check_tensors(const char *path, const struct dtp_st_out *t,
 	return DTP_OK;
 }
 
-static enum dtp_code write_all(const char *path, const char *header, size_t len, const struct dtp_st_out *const *order, int n,
-			       struct dtp_err *err)
+static enum dtp_code write_all(const char *path, struct dtp_outkeep *keep, const char *header, size_t len, const struct dtp_st_out *const *order,
+			       int n, struct dtp_err *err)
 {
 	struct dtp_outfile out;
 
-	enum dtp_code rc = dtp_outfile_open(path, &out, err);
+	enum dtp_code rc = dtp_outfile_open(path, keep, &out, err);
 	if (rc)
 		return rc;
 	bool ok = fwrite(header, len, 1, out.f) == 1;
@@ -133,7 +133,7 @@ static enum dtp_code write_all(const char *path, const char *header, size_t len,
 	return rc;
 }
 
-static enum dtp_code write_ordered(const char *path, const struct dtp_st_out *const *order, int n,
+static enum dtp_code write_ordered(const char *path, struct dtp_outkeep *keep, const struct dtp_st_out *const *order, int n,
 				   const char *const (*metadata)[2], int nmeta, struct dtp_err *err)
 {
 	struct dtp_st_entry *entries = entries_of(order, n);
@@ -149,7 +149,7 @@ static enum dtp_code write_ordered(const char *path, const struct dtp_st_out *co
 	rc = dtp_json_parse(path, header + 8, len - 8, &doc, err);
 	if (rc == DTP_OK) {
 		dtp_json_free(&doc);
-		rc = write_all(path, header, len, order, n, err);
+		rc = write_all(path, keep, header, len, order, n, err);
 	} else if (err) {
 		err->code = rc = DTP_FAILED;
 		dtp_err_prefix(err, "cannot write the header of ");
@@ -158,8 +158,8 @@ static enum dtp_code write_ordered(const char *path, const struct dtp_st_out *co
 	return rc;
 }
 
-enum dtp_code dtp_st_write(const char *path, const struct dtp_st_out *tensors, int n, const char *const (*metadata)[2],
-			   int nmeta, struct dtp_err *err)
+enum dtp_code dtp_st_write(const char *path, struct dtp_outkeep *keep, const struct dtp_st_out *tensors, int n,
+			   const char *const (*metadata)[2], int nmeta, struct dtp_err *err)
 {
 	enum dtp_code rc = check_tensors(path, tensors, n, err);
 	if (rc)
@@ -170,7 +170,7 @@ enum dtp_code dtp_st_write(const char *path, const struct dtp_st_out *tensors, i
 	for (int i = 0; i < n; i++)
 		order[i] = &tensors[i];
 	qsort(order, (size_t)n, sizeof *order, in_file_order);
-	rc = write_ordered(path, order, n, metadata, nmeta, err);
+	rc = write_ordered(path, keep, order, n, metadata, nmeta, err);
 	free(order);
 	return rc;
 }

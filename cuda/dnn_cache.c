@@ -119,7 +119,7 @@ enum dtp_code dtp_dnn_cache_write(const struct dtp_dnn_cache *c, const char *nam
 		return dtp_fail(err, DTP_FAILED, "the name of a plan in '%s' is too long", c->dir);
 	if (make_folders(c->dir))
 		return dtp_fail(err, DTP_FAILED, "cannot make folder '%s': %s", c->dir, strerror(errno));
-	rc = dtp_outfile_open(path, &out, err);
+	rc = dtp_outfile_open(path, NULL, &out, err);
 	if (rc)
 		return rc;
 	if (fwrite(head, 1, (size_t)n, out.f) != (size_t)n || fwrite(text, 1, len, out.f) != len) {

@@ -29,6 +29,17 @@ int open(const char *path, int flags, ...)
 	return openat(AT_FDCWD, path, flags, mode);
 }
 
+static bool no_links; /* and none that has links */
+
+int link(const char *from, const char *to)
+{
+	if (no_links && faccessat(AT_FDCWD, to, F_OK, AT_SYMLINK_NOFOLLOW)) {
+		errno = EPERM;
+		return -1;
+	}
+	return linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
 static int with_names(void **state)
 {
 	(void)state;
@@ -181,7 +192,7 @@ static void file_commit_appears_whole(void **state)
 	struct stat st;
 	(void)state;
 	mode_t mask = umask(022);
-	assert_int_equal(dtp_outfile_open(in(d, "out"), &out, &err), DTP_OK);
+	assert_int_equal(dtp_outfile_open(in(d, "out"), NULL, &out, &err), DTP_OK);
 	umask(mask);
 	assert_true(fcntl(fileno(out.f), F_GETFD) & FD_CLOEXEC);
 	if (no_nameless)
@@ -197,7 +208,7 @@ static void file_commit_appears_whole(void **state)
 	assert_int_equal(stat(in(d, "out"), &st), 0);
 	assert_int_equal(st.st_mode & 0777, 0644);
 
-	assert_int_equal(dtp_outfile_open(in(d, "out"), &out, &err), DTP_OK);
+	assert_int_equal(dtp_outfile_open(in(d, "out"), NULL, &out, &err), DTP_OK);
 	fputs("new", out.f);
 	fflush(out.f);
 	assert_holds(in(d, "out"), "hello");
@@ -213,7 +224,7 @@ static void file_abandon_removes(void **state)
 	struct dtp_outfile out;
 	(void)state;
 	write_file(in(d, "out"), "old", 3);
-	assert_int_equal(dtp_outfile_open(in(d, "out"), &out, &err), DTP_OK);
+	assert_int_equal(dtp_outfile_open(in(d, "out"), NULL, &out, &err), DTP_OK);
 	fputs("new", out.f);
 	dtp_outfile_abandon(&out);
 	dtp_outfile_abandon(&out); /* nothing more to do */
@@ -231,7 +242,7 @@ static void file_commit_full_disk(void **state)
 	for (int early = 0; early < 2; early++) {
 		struct dtp_err err = DTP_ERR_INIT;
 		struct dtp_outfile out;
-		assert_int_equal(dtp_outfile_open(in(d, "out"), &out, &err), DTP_OK);
+		assert_int_equal(dtp_outfile_open(in(d, "out"), NULL, &out, &err), DTP_OK);
 		set_limit(5000, &former);
 		/* Found by an earlier flush, or only by the last one. */
 		setvbuf(out.f, early ? NULL : buffer, early ? _IONBF : _IOFBF, sizeof buffer);
@@ -245,7 +256,7 @@ static void file_commit_full_disk(void **state)
 	}
 	struct dtp_err err = DTP_ERR_INIT;
 	struct dtp_outfile out;
-	assert_int_equal(dtp_outfile_open("/dev/full", &out, &err), DTP_OK);
+	assert_int_equal(dtp_outfile_open("/dev/full", NULL, &out, &err), DTP_OK);
 	fputs("x", out.f);
 	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_FAILED);
 	assert_message(&err, DTP_FAILED, "/dev/full", "No space left", NULL);
@@ -259,11 +270,55 @@ static void file_commit_rename_fails(void **state)
 	struct dtp_err err = DTP_ERR_INIT;
 	struct dtp_outfile out;
 	(void)state;
-	assert_int_equal(dtp_outfile_open(in(d, "out"), &out, &err), DTP_OK);
+	assert_int_equal(dtp_outfile_open(in(d, "out"), NULL, &out, &err), DTP_OK);
 	assert_int_equal(mkdir(in(d, "out"), 0777), 0);
 	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_FAILED);
 	assert_message(&err, DTP_FAILED, in(d, "out"), "directory", NULL);
 	assert_int_equal(entries(d), 1);
+}
+
+/* Another run takes the names while the file is being written: neither is lost, and nothing else is left. */
+static void file_commit_keeps_what_appeared(void **state)
+{
+	const char *d = folder();
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_outfile out;
+	char path[700];
+	(void)state;
+	snprintf(path, sizeof path, "%s", in(d, "out.png"));
+	struct dtp_outkeep keep = dtp_outkeep_of(path);
+	assert_int_equal(dtp_outfile_open(path, &keep, &out, &err), DTP_OK);
+	fputs("mine", out.f);
+	write_file(path, "theirs", 6);
+	assert_int_equal(symlink("nowhere", in(d, "out-2.png")), 0);
+	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_OK);
+	assert_string_equal(dtp_outkeep_name(&keep, path), in(d, "out-3.png"));
+	assert_holds(path, "theirs");
+	assert_holds(in(d, "out-3.png"), "mine");
+	assert_int_equal(entries(d), 3);
+	dtp_outkeep_free(&keep);
+
+	/* A number that the name has already is counted on; a name that is free is taken as it is. */
+	keep = (struct dtp_outkeep){.at = strlen(d) + 4, .len = 2, .next = 3};
+	assert_int_equal(dtp_outfile_open(in(d, "out-2.png"), &keep, &out, &err), DTP_OK);
+	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_OK);
+	assert_string_equal(keep.name, in(d, "out-4.png"));
+	dtp_outkeep_free(&keep);
+	keep = dtp_outkeep_of(in(d, "free"));
+	assert_int_equal(dtp_outfile_open(in(d, "free"), &keep, &out, &err), DTP_OK);
+	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_OK);
+	assert_null(keep.name);
+	assert_int_equal(entries(d), 5);
+}
+
+/* A file system that knows no links either. */
+static void file_commit_keeps_without_links(void **state)
+{
+	with_names(state);
+	no_links = true;
+	file_commit_keeps_what_appeared(state);
+	no_links = false;
+	without_names(state);
 }
 
 static void file_open_refused(void **state)
@@ -271,7 +326,7 @@ static void file_open_refused(void **state)
 	struct dtp_err err = DTP_ERR_INIT;
 	struct dtp_outfile out;
 	(void)state;
-	assert_int_equal(dtp_outfile_open("/absent/x/out", &out, &err), DTP_FAILED);
+	assert_int_equal(dtp_outfile_open("/absent/x/out", NULL, &out, &err), DTP_FAILED);
 	assert_message(&err, DTP_FAILED, "'/absent/x/out'", "'/absent/x' does not exist", NULL);
 	assert_null(out.f);
 	assert_null(out.tmp);
@@ -286,7 +341,7 @@ static void file_open_link(void **state)
 	(void)state;
 	write_file(in(real, "out"), "old", 3);
 	assert_int_equal(symlink(in(real, "out"), in(d, "link")), 0);
-	assert_int_equal(dtp_outfile_open(in(d, "link"), &out, &err), DTP_OK);
+	assert_int_equal(dtp_outfile_open(in(d, "link"), NULL, &out, &err), DTP_OK);
 	fputs("new", out.f);
 	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_OK);
 	assert_int_equal(lstat(in(d, "link"), &st), 0);
@@ -302,7 +357,7 @@ static void file_open_device_stays(void **state)
 	struct dtp_outfile out;
 	struct stat st;
 	(void)state;
-	assert_int_equal(dtp_outfile_open("/dev/null", &out, &err), DTP_OK);
+	assert_int_equal(dtp_outfile_open("/dev/null", NULL, &out, &err), DTP_OK);
 	fputs("x", out.f);
 	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_OK);
 	assert_int_equal(stat("/dev/null", &st), 0);
@@ -320,12 +375,12 @@ static void file_open_names(void **state)
 	memset(name, 'n', 255);
 	name[255] = '\0';
 	write_file(in(d, "keep"), "x", 1);
-	assert_int_equal(dtp_outfile_open(in(d, name), &out, &err), DTP_OK);
+	assert_int_equal(dtp_outfile_open(in(d, name), NULL, &out, &err), DTP_OK);
 	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_OK);
 	char *stale;
 	assert_true(asprintf(&stale, "%s/.%.200s.%d.tmp", d, name, (int)getpid()) > 0);
 	write_file(stale, "stale", 5);
-	assert_int_equal(dtp_outfile_open(in(d, name), &out, &err), DTP_OK);
+	assert_int_equal(dtp_outfile_open(in(d, name), NULL, &out, &err), DTP_OK);
 	fputs("new", out.f);
 	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_OK);
 	assert_holds(in(d, name), "new");
@@ -340,8 +395,8 @@ static int clean_up(const char *d)
 	struct dtp_err err = DTP_ERR_INIT;
 	struct dtp_outfile a, b, c;
 
-	if (dtp_outfile_open(in(d, "a"), &a, &err) || dtp_outfile_open(in(d, "b"), &b, &err) ||
-	    dtp_outfile_open(in(d, "c"), &c, &err) || dtp_outfile_commit(&c, &err))
+	if (dtp_outfile_open(in(d, "a"), NULL, &a, &err) || dtp_outfile_open(in(d, "b"), NULL, &b, &err) ||
+	    dtp_outfile_open(in(d, "c"), NULL, &c, &err) || dtp_outfile_commit(&c, &err))
 		return 1;
 	int with = entries(d);
 	pid_t child = fork();
@@ -392,7 +447,7 @@ static void file_cleanup_from_signal(void **state)
 	if (child == 0) {
 		struct dtp_outfile out;
 		signal(SIGTERM, on_term);
-		if (dtp_outfile_open(in(d, "out"), &out, NULL))
+		if (dtp_outfile_open(in(d, "out"), NULL, &out, NULL))
 			_exit(1);
 		fputs("half", out.f);
 		fflush(out.f);
@@ -422,7 +477,7 @@ static void file_death_leaves_nothing(void **state)
 	pid_t child = fork();
 	if (child == 0) {
 		struct dtp_outfile out;
-		if (!dtp_outfile_open(in(d, "out"), &out, NULL) && fputs("half", out.f) >= 0 && !fflush(out.f))
+		if (!dtp_outfile_open(in(d, "out"), NULL, &out, NULL) && fputs("half", out.f) >= 0 && !fflush(out.f))
 			raise(SIGKILL);
 		_exit(1);
 	}
@@ -444,6 +499,8 @@ int main(void)
 		both(file_abandon_removes),
 		both(file_commit_full_disk),
 		both(file_commit_rename_fails),
+		both(file_commit_keeps_what_appeared),
+		cmocka_unit_test(file_commit_keeps_without_links),
 		cmocka_unit_test(file_open_refused),
 		both(file_open_link),
 		cmocka_unit_test(file_open_device_stays),

@@ -155,7 +155,7 @@ static void prompt_embeds(void **state)
 		memcpy((char *)both + bytes, negative, bytes);
 		free(negative);
 	}
-	if (dtp_embeds_write(path, "diffusers", both, DTP_F32, passes, e->shape[1], e->shape[2], &err))
+	if (dtp_embeds_write(path, NULL, "diffusers", both, DTP_F32, passes, e->shape[1], e->shape[2], &err))
 		fail_msg("%s", err.message);
 	free(both);
 	begin_call(&c, which, s->degree, false);
@@ -193,7 +193,7 @@ static void save_golden(const struct spec *s, const char *name, char path[700])
 	assert_int_equal(dtp_st_read(&golden, e, 0, e->nbytes, data, &err), DTP_OK);
 	struct dtp_st_out out = {"latents", dtp_tensor_make(data, e->dtype, e->ndim, e->shape)};
 	snprintf(path, 700, "%s/golden-latents.safetensors", temp_dir());
-	if (dtp_st_write(path, &out, 1, NULL, 0, &err))
+	if (dtp_st_write(path, NULL, &out, 1, NULL, 0, &err))
 		fail_msg("%s", err.message);
 	free(data);
 	dtp_st_close(&golden);

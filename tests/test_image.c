@@ -54,7 +54,7 @@ static void png_write_round_trip(void **state)
 		int64_t h = sizes[i][0], w = sizes[i][1];
 		struct dtp_err err = DTP_ERR_INIT;
 		uint8_t *rgb = random_rgb(h, w);
-		if (dtp_png_write(path, rgb, h, w, NULL, 0, &err))
+		if (dtp_png_write(path, NULL, rgb, h, w, NULL, 0, &err))
 			fail_msg("%s", err.message);
 		struct picture p = read_png(path);
 		assert_int_equal(p.h, h);
@@ -82,7 +82,7 @@ static void png_write_text(void **state)
 	(void)state;
 	memset(longer, 'x', sizeof longer - 1);
 	snprintf(path, sizeof path, "%s/text.png", temp_dir());
-	assert_int_equal(dtp_png_write(path, rgb, 1, 1, text, 5, &err), DTP_OK);
+	assert_int_equal(dtp_png_write(path, NULL, rgb, 1, 1, text, 5, &err), DTP_OK);
 	struct picture p = read_png(path);
 	png_get_text(p.png, p.info, &got, &n);
 	assert_int_equal(n, 5);
@@ -143,13 +143,13 @@ static void png_text_of_bad_files(void **state)
 	memset(value, 'v', large);
 	value[large] = '\0';
 	snprintf(path, sizeof path, "%s/large.png", temp_dir());
-	assert_int_equal(dtp_png_write(path, rgb, 1, 1, text, 2, &err), DTP_OK);
+	assert_int_equal(dtp_png_write(path, NULL, rgb, 1, 1, text, 2, &err), DTP_OK);
 	assert_int_equal(dtp_png_read_text(path, "large", &found, &err), DTP_OK);
 	assert_null(found);
 	assert_int_equal(dtp_png_read_text(path, "small", &found, &err), DTP_OK);
 	assert_string_equal(found, "x");
 	free(found);
-	assert_int_equal(dtp_png_write(path, rgb, 1, 1, text, 1, &err), DTP_OK);
+	assert_int_equal(dtp_png_write(path, NULL, rgb, 1, 1, text, 1, &err), DTP_OK);
 	f = fopen(path, "rb");
 	assert_non_null(f);
 	bytes = malloc(1000);
@@ -192,12 +192,12 @@ static void png_write_refused(void **state)
 	snprintf(dir, sizeof dir, "%s/refused", temp_dir());
 	assert_int_equal(mkdir(dir, 0777), 0);
 	snprintf(path, sizeof path, "%s/a.png", dir);
-	assert_int_equal(dtp_png_write(path, rgb, 0, 1, NULL, 0, &err), DTP_FAILED);
+	assert_int_equal(dtp_png_write(path, NULL, rgb, 0, 1, NULL, 0, &err), DTP_FAILED);
 	assert_message(&err, DTP_FAILED, path, "1 x 0", NULL);
-	assert_int_equal(dtp_png_write(path, rgb, 1, INT64_MAX, NULL, 0, &err), DTP_FAILED);
-	assert_int_equal(dtp_png_write(path, rgb, 1, 1, bad, 1, &err), DTP_FAILED);
+	assert_int_equal(dtp_png_write(path, NULL, rgb, 1, INT64_MAX, NULL, 0, &err), DTP_FAILED);
+	assert_int_equal(dtp_png_write(path, NULL, rgb, 1, 1, bad, 1, &err), DTP_FAILED);
 	assert_message(&err, DTP_FAILED, path, "keyword", NULL);
-	assert_int_equal(dtp_png_write("/absent/a.png", rgb, 1, 1, NULL, 0, &err), DTP_FAILED);
+	assert_int_equal(dtp_png_write("/absent/a.png", NULL, rgb, 1, 1, NULL, 0, &err), DTP_FAILED);
 	assert_message(&err, DTP_FAILED, "'/absent'", NULL);
 	assert_int_equal(files_in(dir), 0);
 }
@@ -223,7 +223,7 @@ static void png_write_full_disk(void **state)
 			l = former;
 			l.rlim_cur = 3000;
 			assert_int_equal(setrlimit(RLIMIT_FSIZE, &l), 0);
-			enum dtp_code rc = dtp_png_write(path, rgb, sizes[i], sizes[i], NULL, 0, &err);
+			enum dtp_code rc = dtp_png_write(path, NULL, rgb, sizes[i], sizes[i], NULL, 0, &err);
 			setrlimit(RLIMIT_FSIZE, &former);
 			free(rgb);
 			assert_int_equal(rc, DTP_FAILED);

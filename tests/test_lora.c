@@ -53,7 +53,7 @@ static void write_factors(const struct tensor *t, int n, const char *const (*met
 		out[i].tensor = dtp_tensor_make(t[i].type == DTP_F32 ? (void *)data[i] : narrow[i], t[i].type, t[i].cols ? 2 : 1,
 						t[i].cols ? (int64_t[]){t[i].rows, t[i].cols} : (int64_t[]){1});
 	}
-	if (dtp_st_write(path, out, n, meta, nmeta, &err))
+	if (dtp_st_write(path, NULL, out, n, meta, nmeta, &err))
 		fail_msg("%s", err.message);
 }
 

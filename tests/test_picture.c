@@ -111,7 +111,7 @@ static void reference_is_reduced_as_diffusers_does(void **state)
 			     dtp_json_string(&doc, c, "sha256_rgb", &want, &err));
 		struct dtp_picture p = formula(h, w), q;
 		char *path = path_of("large.png");
-		assert_int_equal(dtp_png_write(path, p.rgb, h, w, NULL, 0, &err), DTP_OK);
+		assert_int_equal(dtp_png_write(path, NULL, p.rgb, h, w, NULL, 0, &err), DTP_OK);
 		assert_int_equal(dtp_reference_read(path, &q, &err), DTP_OK);
 		assert_int_equal(q.width, width);
 		assert_int_equal(q.height, height);
@@ -309,11 +309,11 @@ static void reference_of_unusable_shape(void **state)
 	char *path = path_of("shape.png");
 
 	(void)state;
-	assert_int_equal(dtp_png_write(path, p.rgb, 63, 100, NULL, 0, &err), DTP_OK);
+	assert_int_equal(dtp_png_write(path, NULL, p.rgb, 63, 100, NULL, 0, &err), DTP_OK);
 	assert_refused(path, "'%s' has 100x63 pixels; a reference image needs at least 64 on each side", path);
-	assert_int_equal(dtp_png_write(path, p.rgb, 64, 513, NULL, 0, &err), DTP_OK);
+	assert_int_equal(dtp_png_write(path, NULL, p.rgb, 64, 513, NULL, 0, &err), DTP_OK);
 	assert_refused(path, "'%s' has 513x64 pixels, one side is 8.0 times the other; a reference image may have 8 times at most", path);
-	assert_int_equal(dtp_png_write(path, p.rgb, 64, 512, NULL, 0, &err), DTP_OK);
+	assert_int_equal(dtp_png_write(path, NULL, p.rgb, 64, 512, NULL, 0, &err), DTP_OK);
 	struct dtp_picture q;
 	assert_int_equal(dtp_reference_read(path, &q, &err), DTP_OK);
 	dtp_picture_free(&q);

@@ -420,7 +420,7 @@ static void st_write_round_trip(void **state)
 	char path[600];
 	(void)state;
 	snprintf(path, sizeof path, "%s/out.safetensors", temp_dir());
-	if (dtp_st_write(path, out, 6, meta, 2, &err) || dtp_st_open_file(path, &st, &err))
+	if (dtp_st_write(path, NULL, out, 6, meta, 2, &err) || dtp_st_open_file(path, &st, &err))
 		fail_msg("%s", err.message);
 	assert_int_equal(st.nentries, 6);
 	assert_int_equal(st.files[0].header_bytes % 8, 0);
@@ -446,7 +446,7 @@ static void st_write_round_trip(void **state)
 	free(seed);
 	dtp_st_close(&st);
 
-	assert_int_equal(dtp_st_write(path, NULL, 0, NULL, 0, &err), DTP_OK);
+	assert_int_equal(dtp_st_write(path, NULL, NULL, 0, NULL, 0, &err), DTP_OK);
 	assert_int_equal(dtp_st_open_file(path, &st, &err), DTP_OK);
 	assert_int_equal(st.nentries, 0);
 	dtp_st_close(&st);
@@ -473,13 +473,13 @@ static void st_write_refused(void **state)
 	(void)state;
 	snprintf(path, sizeof path, "%s/refused.safetensors", temp_dir());
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-		assert_int_equal(dtp_st_write(path, cases[i].t, cases[i].n, NULL, 0, &err), DTP_FAILED);
+		assert_int_equal(dtp_st_write(path, NULL, cases[i].t, cases[i].n, NULL, 0, &err), DTP_FAILED);
 		assert_message(&err, DTP_FAILED, path, cases[i].message, NULL);
 		assert_int_equal(access(path, F_OK), -1);
 	}
-	assert_int_equal(dtp_st_write("/absent/a.safetensors", good, 1, NULL, 0, &err), DTP_FAILED);
+	assert_int_equal(dtp_st_write("/absent/a.safetensors", NULL, good, 1, NULL, 0, &err), DTP_FAILED);
 	assert_message(&err, DTP_FAILED, "'/absent'", NULL);
-	assert_int_equal(dtp_st_write("/dev/full", good, 1, NULL, 0, &err), DTP_FAILED);
+	assert_int_equal(dtp_st_write("/dev/full", NULL, good, 1, NULL, 0, &err), DTP_FAILED);
 	assert_message(&err, DTP_FAILED, "'/dev/full'", "No space left", NULL);
 }
 

@@ -100,7 +100,7 @@ static void write_weights(const char *path, const struct data *d, bool pair)
 		{"first.weight", dtp_tensor_make((void *)d->w1, DTP_F32, 2, (int64_t[]){B0 + B1, IN})},
 		{"first.bias", dtp_tensor_make((void *)d->b1, DTP_F32, 1, (int64_t[]){B0 + B1})},
 	};
-	if (dtp_st_write(path, t, pair ? 4 : 2, NULL, 0, &err))
+	if (dtp_st_write(path, NULL, t, pair ? 4 : 2, NULL, 0, &err))
 		fail_msg("%s", err.message);
 }
 

@@ -535,7 +535,7 @@ static void make_net_weights(void)
 	fill(b2, OUT);
 	fill(input, M * IN);
 	snprintf(weights, sizeof weights, "%s/net.safetensors", temp_dir());
-	if (dtp_st_write(weights, t, 4, NULL, 0, &err))
+	if (dtp_st_write(weights, NULL, t, 4, NULL, 0, &err))
 		fail_msg("%s", err.message);
 }
 

@@ -415,7 +415,7 @@ static void lora_net(struct dtp_tree *t, struct dtp_st *st, char given[400])
 	}
 	open_file(write_sparse_checkpoint("zeros.safetensors", c, LORA_LAYERS), st);
 	snprintf(given, 400, "%s/lora.safetensors", temp_dir());
-	must(dtp_st_write(given, out, 2 * LORA_LAYERS, NULL, 0, &err), &err);
+	must(dtp_st_write(given, NULL, out, 2 * LORA_LAYERS, NULL, 0, &err), &err);
 }
 
 /* Cut: the file of the factors ends too early, which shows only when they are read. */

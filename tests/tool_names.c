@@ -147,7 +147,7 @@ int main(int argc, char **argv)
 		else
 			add(prefix, e->name, e->dtype, e->ndim, e->shape, load(e));
 	}
-	if (dtp_st_write(argv[2], out, n, NULL, 0, &err))
+	if (dtp_st_write(argv[2], NULL, out, n, NULL, 0, &err))
 		die(err.message);
 	return 0;
 }

@@ -94,6 +94,51 @@ says '^wrote out.png '
 holds out-2.png out-2_0.png out-2_1.png out.png out_0.png out_1.png
 done_
 
+# appear NAME... -- ARGUMENT...: a run in o during which these files appear there: once it writes to $dir/pipe, which it is given.
+appear() {
+	names=
+	while [ "$1" != -- ]; do
+		names="$names $1"
+		shift
+	done
+	shift
+	mkfifo "$dir/pipe"
+	(cd "$dir/o" && exec "$program" --model "$folder" --prompt x --height 64 --width 64 --steps 1 --tp-degree 2 \
+		"$@") 2>"$dir/stderr" &
+	run=$!
+	exec 3<"$dir/pipe" # the run has opened it
+	for n in $names; do
+		echo theirs >"$dir/o/$n"
+	done
+	cat <&3 >/dev/null
+	exec 3<&-
+	wait $run
+	rc=$?
+	rm "$dir/pipe"
+	[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+}
+
+case_ what_appears_during_a_run_is_not_replaced
+appear x.png g.png d.st -- --save-prompt-embeds "$dir/pipe" -o x.png --grid g.png --dump-stages d.st
+for n in x.png g.png d.st; do
+	[ "$(cat "$dir/o/$n")" = theirs ] || fail "$n was replaced"
+	says "^warning: '$n' exists by now, .* this one is kept as '${n%.*}-2.${n##*.}'$"
+done
+says '^wrote x-2.png '
+says '^wrote g-2.png '
+holds d-2.st d.st g-2.png g.png x-2.png x.png
+done_
+
+case_ default_name_that_appears_during_a_run
+appear out_1.png -- -n 2 --dump-stages "$dir/pipe"
+says '^wrote out-2_1.png '
+grep -q '^warning' "$dir/stderr" && fail "a warning: $(cat "$dir/stderr")"
+rm "$dir/o/out-2_1.png"
+appear out-2_1.png -- -n 2 --dump-stages "$dir/pipe"
+says '^wrote out-3_1.png '
+holds out-2_0.png out-2_1.png out-3_1.png out_0.png out_1.png
+done_
+
 case_ patterns
 draw -o "$dir/o/new/{prompt}/{seed}.png" -n 2 --seed 7 --dp-degree 2
 says "^wrote $dir/o/new/a-red-fox/8.png \(64x64, seed 8\)$"

@@ -175,8 +175,8 @@ static void write_sums(char weights[300], char lora[300])
 	}
 	snprintf(weights, 300, "%s/weights.safetensors", temp_dir());
 	snprintf(lora, 300, "%s/lora.safetensors", temp_dir());
-	must(dtp_st_write(weights, w, SUMS, NULL, 0, &err), &err);
-	must(dtp_st_write(lora, f, 2 * SUMS, NULL, 0, &err), &err);
+	must(dtp_st_write(weights, NULL, w, SUMS, NULL, 0, &err), &err);
+	must(dtp_st_write(lora, NULL, f, 2 * SUMS, NULL, 0, &err), &err);
 	for (int i = 0; i < SUMS; i++)
 		free(w[i].tensor.data), free(f[2 * i].tensor.data), free(f[2 * i + 1].tensor.data);
 }
