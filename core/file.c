@@ -103,14 +103,26 @@ void dtp_outkeep_free(struct dtp_outkeep *keep)
 	keep->name = NULL;
 }
 
-/* Writing through a link leaves the link and replaces what it points to. */
+#define MAX_LINKS 40 /* that lead to each other, as the kernel's limit */
+
+/* Writing through a link leaves the link and replaces what it points to, or makes it. */
 static char *resolve(const char *path)
 {
-	struct stat st;
-	char *real = NULL;
-	if (!lstat(path, &st) && S_ISLNK(st.st_mode))
-		real = realpath(path, NULL);
-	return real ? real : strdup(path);
+	char to[PATH_MAX], *at = strdup(path);
+	ssize_t n;
+
+	for (int i = 0; at && (n = readlink(at, to, sizeof to - 1)) >= 0; i++) {
+		char *dir = dtp_folder_of(at, NULL), *next = NULL;
+		to[n] = '\0';
+		if (i == MAX_LINKS)
+			errno = ELOOP;
+		else if (dir && asprintf(&next, "%s%s%s", to[0] == '/' ? "" : dir, to[0] == '/' ? "" : "/", to) < 0)
+			next = NULL;
+		free(dir);
+		free(at);
+		at = next;
+	}
+	return at;
 }
 
 static bool is_device(const char *path)
@@ -203,7 +215,7 @@ static enum dtp_code open_as(const char *path, struct dtp_outkeep *keep, struct 
 	*out = (struct dtp_outfile){.path = keep ? strdup(path) : resolve(path), .keep = keep};
 	char *dir = out->path ? dtp_folder_of(out->path, &name) : NULL;
 	enum dtp_code rc = dir ? check_name(out->path, dir, name, code, err)
-			       : dtp_fail(err, DTP_FAILED, "cannot write '%s': out of memory", path);
+			       : dtp_fail(err, code, "cannot write '%s': %s", path, strerror(errno));
 	if (rc == DTP_OK) {
 		/* A device or a pipe (/dev/null, /dev/stdout) is written as it is: there is nothing to replace. */
 		bool device = is_device(out->path);

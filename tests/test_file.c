@@ -349,6 +349,22 @@ static void file_open_link(void **state)
 	assert_holds(in(real, "out"), "new");
 	assert_int_equal(entries(real), 1);
 	assert_int_equal(entries(d), 1);
+
+	/* What they lead to is not there yet; of links in a circle nothing can be. */
+	assert_int_equal(symlink("second", in(d, "first")), 0);
+	char target[700];
+	snprintf(target, sizeof target, "../%s/target", strrchr(real, '/') + 1);
+	assert_int_equal(symlink(target, in(d, "second")), 0);
+	assert_int_equal(dtp_outfile_open(in(d, "first"), NULL, &out, &err), DTP_OK);
+	fputs("made", out.f);
+	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_OK);
+	assert_holds(in(real, "target"), "made");
+	assert_int_equal(entries(d), 3);
+	assert_int_equal(lstat(in(d, "first"), &st), 0);
+	assert_true(S_ISLNK(st.st_mode));
+	assert_int_equal(symlink("circle", in(d, "circle")), 0);
+	assert_int_equal(dtp_outfile_check(in(d, "circle"), &err), DTP_REFUSED);
+	assert_message(&err, DTP_REFUSED, "circle'", "symbolic links", NULL);
 }
 
 static void file_open_device_stays(void **state)
