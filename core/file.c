@@ -337,6 +337,15 @@ static int place_over(struct dtp_outfile *out)
 	return failed;
 }
 
+/* What was for few eyes stays so.  A file system that knows no modes has no remedy. */
+static void take_mode(const struct dtp_outfile *out)
+{
+	struct stat st;
+
+	if (!out->keep && !stat(out->path, &st) && S_ISREG(st.st_mode))
+		(void)fchmod(fileno(out->f), st.st_mode & 0777);
+}
+
 /* The file is complete. */
 static int place(struct dtp_outfile *out)
 {
@@ -374,6 +383,8 @@ enum dtp_code dtp_outfile_commit(struct dtp_outfile *out, struct dtp_err *err)
 		failed = errno;
 	if (!failed && atomic_load(&given_up) == (long)getpid())
 		failed = ECANCELED;
+	if (!failed && !device)
+		take_mode(out);
 	if (!failed)
 		failed = place(out);
 	if (fclose(out->f) && !failed)

@@ -38,8 +38,9 @@ struct dtp_outfile {
 enum dtp_code dtp_outfile_check(const char *path, struct dtp_err *err);
 /* keep: NULL: a file that has the name is replaced. */
 enum dtp_code dtp_outfile_open(const char *path, struct dtp_outkeep *keep, struct dtp_outfile *out, struct dtp_err *err);
-/* Flushes, checks every error (disk full), fsyncs, gives the name.  On failure the temporary is removed.  Until here the file has no
- * name where the file system can do that, so that not even a killed process leaves anything. */
+/* Flushes, checks every error (disk full), fsyncs, gives the name, and the mode of the file that is replaced.  On failure the
+ * temporary is removed.  Until here the file has no name where the file system can do that, so that not even a killed process
+ * leaves anything. */
 enum dtp_code dtp_outfile_commit(struct dtp_outfile *out, struct dtp_err *err);
 void dtp_outfile_abandon(struct dtp_outfile *out);
 /* Async-signal-safe, for a process that is about to end: unlinks the temporaries that exist at this moment; no later commit

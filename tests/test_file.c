@@ -217,6 +217,24 @@ static void file_commit_appears_whole(void **state)
 	assert_int_equal(entries(d), 1);
 }
 
+/* A file that is replaced has been for its owner alone. */
+static void file_commit_keeps_the_mode(void **state)
+{
+	const char *d = folder();
+	struct dtp_err err = DTP_ERR_INIT;
+	struct dtp_outfile out;
+	struct stat st;
+	(void)state;
+	write_file(in(d, "out"), "old", 3);
+	assert_int_equal(chmod(in(d, "out"), 0600), 0);
+	assert_int_equal(dtp_outfile_open(in(d, "out"), NULL, &out, &err), DTP_OK);
+	fputs("new", out.f);
+	assert_int_equal(dtp_outfile_commit(&out, &err), DTP_OK);
+	assert_holds(in(d, "out"), "new");
+	assert_int_equal(stat(in(d, "out"), &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0600);
+}
+
 static void file_abandon_removes(void **state)
 {
 	const char *d = folder();
@@ -514,6 +532,7 @@ int main(void)
 		both(file_commit_appears_whole),
 		both(file_abandon_removes),
 		both(file_commit_full_disk),
+		both(file_commit_keeps_the_mode),
 		both(file_commit_rename_fails),
 		both(file_commit_keeps_what_appeared),
 		cmocka_unit_test(file_commit_keeps_without_links),
