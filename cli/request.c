@@ -137,11 +137,19 @@ enum dtp_code dtp_output_check_file(const struct dtp_args *args, const char *pat
 	return check_taken(args, path, "", err) ? err->code : dtp_outfile_check(path, err);
 }
 
+/* Of two files that one run writes, if both are asked for. */
+static enum dtp_code check_apart(const char *option, const char *path, const char *other, const char *its_path, struct dtp_err *err)
+{
+	if (path && its_path && dtp_same_file(path, its_path))
+		return dtp_fail(err, DTP_REFUSED, "--%s and --%s would both write '%s'", option, other, its_path);
+	return DTP_OK;
+}
+
 /* Files that are written beside the pictures: names differ, and both can be written. */
 static enum dtp_code check_beside(const struct dtp_args *args, const char *output, const char *option, const char *path, struct dtp_err *err)
 {
-	if (path && !strcmp(output, path))
-		return dtp_fail(err, DTP_REFUSED, "--output and --%s would both write '%s'", option, path);
+	if (check_apart("output", output, option, path, err))
+		return err->code;
 	return path ? dtp_output_check_file(args, path, err) : DTP_OK;
 }
 
@@ -188,10 +196,9 @@ static enum dtp_code check_grid(const struct dtp_args *args, struct dtp_err *err
 		return DTP_OK;
 	if (args->output_type == DTP_ARG_LATENT)
 		return dtp_fail(err, DTP_REFUSED, "--grid is a sheet of pictures: it cannot be given with --output-type latent");
-	if (args->dump_stages && !strcmp(args->grid, args->dump_stages))
-		return dtp_fail(err, DTP_REFUSED, "--grid and --dump-stages would both write '%s'", args->grid);
-	if (args->save_prompt_embeds && !strcmp(args->grid, args->save_prompt_embeds))
-		return dtp_fail(err, DTP_REFUSED, "--grid and --save-prompt-embeds would both write '%s'", args->grid);
+	if (check_apart("grid", args->grid, "dump-stages", args->dump_stages, err) ||
+	    check_apart("grid", args->grid, "save-prompt-embeds", args->save_prompt_embeds, err))
+		return err->code;
 	return dtp_output_check_format(args->grid, false, err);
 }
 
@@ -203,8 +210,8 @@ enum dtp_code dtp_outputs_check(const struct dtp_args *args, int count, struct d
 
 	if (embeds && !args->output)
 		return dtp_output_check_file(args, embeds, err);
-	if (embeds && dump && !strcmp(embeds, dump))
-		return dtp_fail(err, DTP_REFUSED, "--save-prompt-embeds and --dump-stages would both write '%s'", dump);
+	if (check_apart("save-prompt-embeds", embeds, "dump-stages", dump, err))
+		return err->code;
 	if (check_pattern(args, err) || dtp_output_check_format(path, args->output_type == DTP_ARG_LATENT, err) || check_grid(args, err))
 		return err->code;
 	for (int i = 0; i < count; i++) {

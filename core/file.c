@@ -125,6 +125,29 @@ static char *resolve(const char *path)
 	return at;
 }
 
+static bool same_place(const char *a, const char *b)
+{
+	const char *a_name, *b_name;
+	char *a_dir = dtp_folder_of(a, &a_name), *b_dir = dtp_folder_of(b, &b_name);
+	struct stat x, y;
+	bool same = a_dir && b_dir && !strcmp(a_name, b_name) && !stat(a_dir, &x) && !stat(b_dir, &y) && x.st_dev == y.st_dev &&
+		    x.st_ino == y.st_ino;
+
+	free(a_dir);
+	free(b_dir);
+	return same;
+}
+
+bool dtp_same_file(const char *a, const char *b)
+{
+	char *x = resolve(a), *y = resolve(b);
+	bool same = !strcmp(a, b) || (x && y && same_place(x, y));
+
+	free(x);
+	free(y);
+	return same;
+}
+
 static bool is_device(const char *path)
 {
 	struct stat st;

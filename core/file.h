@@ -6,6 +6,7 @@
 #include "err.h"
 #include "monitor.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 
 /* The folder of path, malloc'd, NULL: out of memory; *name is the last component, if asked for. */
@@ -13,6 +14,10 @@ char *dtp_folder_of(const char *path, const char **name);
 
 /* The suffix with its dot, or the end of the name; a dot at the start of the file's name makes no suffix. */
 const char *dtp_suffix_of(const char *path);
+
+/* Whether a file that is written under the one name would be found under the other: folders may be spelled in several ways, and links
+ * followed.  The files need not be there. */
+bool dtp_same_file(const char *a, const char *b);
 
 /* For a file that may replace none: should its name be taken when it is complete, it gets a number, "a-2.png", the first that is
  * free. */

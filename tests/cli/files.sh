@@ -181,6 +181,16 @@ refuse grid_of_nothing "option '--grid' is about a picture, but with --save-prom
 	--save-prompt-embeds "$dir/o/e.safetensors" --grid "$dir/o/none.png"
 refuse grid_of_latents "--grid is a sheet of pictures: it cannot be given with --output-type latent$" "$@" --output-type latent --grid s.png
 refuse grid_over_an_image "--output and --grid would both write '$dir/o/x_1.png'$" "$@" -n 2 -o "$dir/o/x.png" --grid "$dir/o/x_1.png"
+ln -s . "$dir/o/here"
+ln -s x.png "$dir/o/link.png"
+refuse grid_over_an_image_spelled_otherwise "--output and --grid would both write '$dir/o/\./x_1.png'$" "$@" -n 2 -o "$dir/o/x.png" --grid "$dir/o/./x_1.png"
+refuse grid_over_an_image_through_a_folder "--output and --grid would both write '$dir/o/here/x.png'$" "$@" -o "$dir/o/x.png" --grid "$dir/o/here/x.png"
+refuse grid_over_an_image_through_a_link "--output and --grid would both write '$dir/o/link.png'$" "$@" -f -o "$dir/o/x.png" --grid "$dir/o/link.png"
+refuse grid_over_the_stages_spelled_otherwise "--grid and --dump-stages would both write '$dir/o//s.st'$" "$@" -o "$dir/o/x.png" --grid "$dir/o/s.st" \
+	--dump-stages "$dir/o//s.st"
+refuse embeds_over_the_stages_spelled_otherwise "--save-prompt-embeds and --dump-stages would both write '$dir/o/../o/s.st'$" "$@" -o "$dir/o/x.png" \
+	--save-prompt-embeds "$dir/o/s.st" --dump-stages "$dir/o/../o/s.st"
+rm "$dir/o/here" "$dir/o/link.png"
 echo mine >"$dir/o/s.png"
 refuse grid_that_exists "'$dir/o/s.png' exists: --force replaces it" "$@" -o "$dir/o/x.png" --grid "$dir/o/s.png"
 rm "$dir/o/s.png"
