@@ -212,7 +212,7 @@ static void show_file(struct dtp_progress *p, const char *path)
 	struct dtp_picture picture;
 	char text[400];
 
-	if (dtp_picture_read(path, &picture, &err)) {
+	if (dtp_picture_read(path, NULL, &picture, &err)) {
 		snprintf(text, sizeof text, "not shown: %.350s", err.message);
 		dtp_progress_warn(p, text);
 		return;

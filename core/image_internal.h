@@ -9,6 +9,7 @@ struct dtp_image_file {
 	const char *name;     /* for messages */
 	const uint8_t *bytes;
 	size_t n;
+	dtp_picture_check check;
 	int exif, xmp;        /* out: orientation of each, 1 to 8; 0: it says none */
 	struct dtp_picture picture; /* out: as stored, not yet turned */
 };
@@ -18,7 +19,7 @@ enum dtp_code dtp_png_decode(struct dtp_image_file *f, struct dtp_err *err);
 enum dtp_code dtp_jpeg_decode(struct dtp_image_file *f, struct dtp_err *err);
 enum dtp_code dtp_webp_decode(struct dtp_image_file *f, struct dtp_err *err);
 
-/* For the decoders: checks the size against the limit and takes memory for the picture. */
+/* For the decoders: checks the size against the limit and the caller's, and takes memory for the picture. */
 enum dtp_code dtp_image_begin(struct dtp_image_file *f, int64_t height, int64_t width, struct dtp_err *err);
 /* Notes the orientation that metadata hold: a TIFF structure (a leading "Exif\0\0" is skipped), an XMP text. */
 void dtp_image_exif(struct dtp_image_file *f, const void *data, size_t n);

@@ -19,7 +19,6 @@ struct source {
 	struct dtp_png_bytes file;
 	int frames;          /* of an animation; 0: none is announced */
 	png_bytep grey;      /* [height, width] 16 bits, big-endian; only where the file has such */
-	png_bytepp rows;
 	char why[DTP_PNG_WHY];
 	struct dtp_err *err; /* filled by what is called between setjmp and longjmp */
 };
@@ -69,18 +68,17 @@ static void set_transforms(png_structp png, bool deep_grey)
 	png_set_strip_alpha(png);
 }
 
-static bool take_rows(struct source *s, bool deep_grey)
+/* A row is found by its number: a header of a few bytes may announce more rows than there is memory for pointers to them. */
+static bool take_rows(png_structp png, struct source *s, int passes, bool deep_grey)
 {
 	struct dtp_picture *p = &s->f->picture;
 	size_t row = (size_t)p->width * (deep_grey ? 2 : 3);
 
-	if (deep_grey)
-		s->grey = malloc((size_t)p->height * row);
-	s->rows = malloc((size_t)p->height * sizeof *s->rows);
-	if (!s->rows || (deep_grey && !s->grey))
+	if (deep_grey && !(s->grey = malloc((size_t)p->height * row)))
 		return dtp_fail(s->err, DTP_FAILED, "out of memory for '%s'", s->f->name), false;
-	for (int64_t y = 0; y < p->height; y++)
-		s->rows[y] = (deep_grey ? s->grey : p->rgb) + (size_t)y * row;
+	for (int i = 0; i < passes; i++)
+		for (int64_t y = 0; y < p->height; y++)
+			png_read_row(png, (deep_grey ? s->grey : p->rgb) + (size_t)y * row, NULL);
 	return true;
 }
 
@@ -103,11 +101,10 @@ static bool read_png(png_structp png, png_infop info, struct source *s)
 	if (dtp_image_begin(s->f, png_get_image_height(png, info), png_get_image_width(png, info), s->err))
 		return false;
 	set_transforms(png, deep_grey);
-	png_set_interlace_handling(png);
+	int passes = png_set_interlace_handling(png);
 	png_read_update_info(png, info);
-	if (!take_rows(s, deep_grey))
+	if (!take_rows(png, s, passes, deep_grey))
 		return false;
-	png_read_image(png, s->rows);
 	png_read_end(png, info);
 	take_metadata(png, info, s);
 	if (deep_grey)
@@ -124,7 +121,6 @@ enum dtp_code dtp_png_decode(struct dtp_image_file *f, struct dtp_err *err)
 	bool ok = info && read_png(png, info, &s);
 
 	png_destroy_read_struct(&png, &info, NULL);
-	free(s.rows);
 	free(s.grey);
 	if (ok)
 		return DTP_OK;

@@ -22,6 +22,8 @@ enum dtp_code dtp_image_begin(struct dtp_image_file *f, int64_t height, int64_t 
 	if (height < 1 || width < 1 || height > DTP_PICTURE_MAX_PIXELS / width)
 		return dtp_fail(err, DTP_REFUSED, "'%s' has %lldx%lld pixels; a picture of 1 to %lld pixels is read", f->name,
 				(long long)width, (long long)height, (long long)DTP_PICTURE_MAX_PIXELS);
+	if (f->check && f->check(f->name, height, width, err))
+		return DTP_REFUSED;
 	f->picture = (struct dtp_picture){height, width, malloc((size_t)(3 * height * width))};
 	return f->picture.rgb ? DTP_OK : dtp_fail(err, DTP_FAILED, "out of memory for '%s' with %lldx%lld pixels", f->name,
 						  (long long)width, (long long)height);
@@ -104,9 +106,10 @@ static const struct format *format_of(const void *bytes, size_t n)
 	return NULL;
 }
 
-enum dtp_code dtp_picture_decode(const char *name, const void *bytes, size_t n, struct dtp_picture *p, struct dtp_err *err)
+enum dtp_code dtp_picture_decode(const char *name, const void *bytes, size_t n, dtp_picture_check check, struct dtp_picture *p,
+				 struct dtp_err *err)
 {
-	struct dtp_image_file f = {.name = name, .bytes = bytes, .n = n};
+	struct dtp_image_file f = {.name = name, .bytes = bytes, .n = n, .check = check};
 	const struct format *format = format_of(bytes, n);
 
 	*p = (struct dtp_picture){0};
@@ -124,7 +127,7 @@ enum dtp_code dtp_picture_decode(const char *name, const void *bytes, size_t n, 
 	return rc;
 }
 
-enum dtp_code dtp_picture_read(const char *path, struct dtp_picture *p, struct dtp_err *err)
+enum dtp_code dtp_picture_read(const char *path, dtp_picture_check check, struct dtp_picture *p, struct dtp_err *err)
 {
 	struct stat st;
 	char *bytes;
@@ -137,7 +140,7 @@ enum dtp_code dtp_picture_read(const char *path, struct dtp_picture *p, struct d
 	enum dtp_code rc = dtp_infile_read(path, "an image file", MAX_FILE_BYTES, &bytes, &n, err);
 	if (rc)
 		return rc;
-	rc = dtp_picture_decode(path, bytes, n, p, err);
+	rc = dtp_picture_decode(path, bytes, n, check, p, err);
 	free(bytes);
 	return rc;
 }

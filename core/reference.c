@@ -6,17 +6,17 @@
 #define MIN_SIDE 64
 #define MAX_ASPECT 8
 
-static enum dtp_code check(const char *path, const struct dtp_picture *p, struct dtp_err *err)
+static enum dtp_code check(const char *path, int64_t height, int64_t width, struct dtp_err *err)
 {
-	int64_t less = p->height < p->width ? p->height : p->width, more = p->height + p->width - less;
+	int64_t less = height < width ? height : width, more = height + width - less;
 
 	if (less < MIN_SIDE)
 		return dtp_fail(err, DTP_REFUSED, "'%s' has %lldx%lld pixels; a reference image needs at least %d on each side", path,
-				(long long)p->width, (long long)p->height, MIN_SIDE);
+				(long long)width, (long long)height, MIN_SIDE);
 	if (more > MAX_ASPECT * less)
 		return dtp_fail(err, DTP_REFUSED,
 				"'%s' has %lldx%lld pixels, one side is %.1f times the other; a reference image may have %d times at most",
-				path, (long long)p->width, (long long)p->height, (double)more / (double)less, MAX_ASPECT);
+				path, (long long)width, (long long)height, (double)more / (double)less, MAX_ASPECT);
 	return DTP_OK;
 }
 
@@ -36,9 +36,9 @@ static enum dtp_code reduce(struct dtp_picture *p, struct dtp_err *err)
 
 enum dtp_code dtp_reference_read(const char *path, struct dtp_picture *p, struct dtp_err *err)
 {
-	if (dtp_picture_read(path, p, err))
+	if (dtp_picture_read(path, check, p, err))
 		return err->code;
-	if (check(path, p, err) || reduce(p, err)) {
+	if (reduce(p, err)) {
 		dtp_picture_free(p);
 		return err->code;
 	}

@@ -41,7 +41,7 @@ static void picture_of_every_kind(void **state)
 		const struct dtp_st_entry *e = &st.entries[i];
 		struct dtp_picture p;
 		uint8_t *want = tensor(&st, e);
-		if (dtp_picture_read(fixture("images/%s", e->name), &p, &err)) {
+		if (dtp_picture_read(fixture("images/%s", e->name), NULL, &p, &err)) {
 			print_error("%s: %s\n", e->name, err.message);
 			wrong++;
 		} else if (p.height != e->shape[0] || p.width != e->shape[1] || memcmp(p.rgb, want, e->nbytes)) {
@@ -221,12 +221,35 @@ static void picture_truncated(void **state)
 			char *copy = malloc(n - cut); /* its own memory: a sanitizer sees a byte too far */
 			memcpy(copy, bytes, n - cut);
 			err = (struct dtp_err)DTP_ERR_INIT;
-			assert_int_equal(dtp_picture_decode("cut", copy, n - cut, &p, &err), DTP_REFUSED);
+			assert_int_equal(dtp_picture_decode("cut", copy, n - cut, NULL, &p, &err), DTP_REFUSED);
 			assert_message(&err, DTP_REFUSED, "'cut'", what, NULL);
 			free(copy);
 		}
 		free(bytes);
 	}
+}
+
+/* A header of 1x170000000 pixels, which is within the limit, before four bytes of them: no memory is touched for the others.  As a
+ * reference, it is refused for its size, which is looked at first. */
+static void picture_of_many_rows(void **state)
+{
+	static const uint8_t png[] = {
+		0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a, 0x00, 0x00, 0x00, 0x0d, 0x49, 0x48, 0x44, 0x52, 0x00, 0x00, 0x00, 0x01,
+		0x0a, 0x21, 0xfe, 0x80, 0x08, 0x02, 0x00, 0x00, 0x00, 0xd1, 0x28, 0x3d, 0x71, 0x00, 0x00, 0x00, 0x04, 0x49, 0x44, 0x41,
+		0x54, 0x78, 0x9c, 0x00, 0x00, 0xb0, 0xa1, 0x2e, 0xe0, 0x00, 0x00, 0x00, 0x00, 0x49, 0x45, 0x4e, 0x44, 0xae, 0x42, 0x60,
+		0x82};
+	struct rusage before, after;
+	struct dtp_picture p;
+
+	(void)state;
+	getrusage(RUSAGE_SELF, &before);
+	err = (struct dtp_err)DTP_ERR_INIT;
+	assert_int_equal(dtp_picture_decode("high", png, sizeof png, NULL, &p, &err), DTP_REFUSED);
+	assert_message(&err, DTP_REFUSED, "'high' is a damaged PNG file", NULL);
+	getrusage(RUSAGE_SELF, &after);
+	assert_true(after.ru_maxrss - before.ru_maxrss < 100000); /* kB */
+	write_file(path_of("high.png"), png, sizeof png);
+	assert_refused(path_of("high.png"), "'%s' has 1x170000000 pixels; a reference image needs at least 64 on each side", path_of("high.png"));
 }
 
 /* A chunk that announces 2 GB in a file of 100 bytes: refused without memory for it. */
@@ -247,7 +270,7 @@ static void picture_lying_chunk(void **state)
 		memcpy(bytes + sizeof head, kinds[i], 4);
 		memset(bytes + sizeof head + 4, 'k', 20);
 		err = (struct dtp_err)DTP_ERR_INIT;
-		assert_int_equal(dtp_picture_decode("lying", bytes, sizeof bytes, &p, &err), DTP_REFUSED);
+		assert_int_equal(dtp_picture_decode("lying", bytes, sizeof bytes, NULL, &p, &err), DTP_REFUSED);
 		assert_message(&err, DTP_REFUSED, "'lying' is a damaged PNG file: the file is truncated", NULL);
 		err = (struct dtp_err)DTP_ERR_INIT;
 		assert_int_equal(dtp_png_find_text("lying", bytes, sizeof bytes, "k", &text, &err), DTP_REFUSED);
@@ -273,7 +296,7 @@ static void picture_damaged(void **state)
 			char before = bytes[at];
 			bytes[at] = (char)test_random();
 			err = (struct dtp_err)DTP_ERR_INIT;
-			if (!dtp_picture_decode("damaged", bytes, n, &p, &err))
+			if (!dtp_picture_decode("damaged", bytes, n, NULL, &p, &err))
 				read++;
 			else
 				assert_message(&err, DTP_REFUSED, "'damaged'", NULL);
@@ -329,7 +352,7 @@ int main(void)
 		cmocka_unit_test(reference_is_cut_in_the_middle),
 		cmocka_unit_test(picture_refused_kinds),
 		cmocka_unit_test(picture_names_other_formats),
-		cmocka_unit_test(picture_truncated), cmocka_unit_test(picture_lying_chunk),
+		cmocka_unit_test(picture_truncated), cmocka_unit_test(picture_of_many_rows), cmocka_unit_test(picture_lying_chunk),
 		cmocka_unit_test(picture_damaged),
 		cmocka_unit_test(picture_that_unpacks_too_far),
 		cmocka_unit_test(reference_of_unusable_shape),

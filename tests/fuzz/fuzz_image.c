@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	find_text(data, size, "difftp");
 	find_text(data, size, "XML:com.adobe.xmp");
-	if (dtp_picture_decode("fuzz", data, size, &p, &err)) {
+	if (dtp_picture_decode("fuzz", data, size, NULL, &p, &err)) {
 		if (p.rgb || !err.message[0])
 			abort();
 		return 0;
