@@ -158,7 +158,7 @@ static bool read_text(png_structp png, png_infop info, struct source *s)
 
 enum dtp_code dtp_png_find_text(const char *name, const void *bytes, size_t n, const char *key, char **value, struct dtp_err *err)
 {
-	struct source s = {.file = dtp_png_bytes_of(bytes, n), .key = key};
+	struct source s = {.file = dtp_png_bytes_of(bytes, n, (const char *const[]){key, NULL}), .key = key};
 
 	*value = NULL;
 	if (n < sizeof DTP_PNG_MAGIC - 1 || memcmp(bytes, DTP_PNG_MAGIC, sizeof DTP_PNG_MAGIC - 1))

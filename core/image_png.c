@@ -13,6 +13,7 @@
 /* Metadata that are kept while the pixels are read: at most so many pieces, each unpacked to at most so many bytes. */
 #define MAX_CHUNKS 100
 #define MAX_CHUNK_BYTES (1 << 20)
+#define XMP "XML:com.adobe.xmp"
 
 struct source {
 	struct dtp_image_file *f;
@@ -53,7 +54,7 @@ static void take_metadata(png_structp png, png_infop info, struct source *s)
 		dtp_image_exif(s->f, exif, n);
 	png_get_text(png, info, &text, &ntext);
 	for (int i = 0; i < ntext; i++)
-		if (!strcmp(text[i].key, "XML:com.adobe.xmp"))
+		if (!strcmp(text[i].key, XMP))
 			dtp_image_xmp(s->f, text[i].text, text[i].text_length ? text[i].text_length : text[i].itxt_length);
 }
 
@@ -115,7 +116,7 @@ static bool read_png(png_structp png, png_infop info, struct source *s)
 enum dtp_code dtp_png_decode(struct dtp_image_file *f, struct dtp_err *err)
 {
 	struct dtp_err own = DTP_ERR_INIT;
-	struct source s = {.f = f, .file = dtp_png_bytes_of(f->bytes, f->n), .err = &own};
+	struct source s = {.f = f, .file = dtp_png_bytes_of(f->bytes, f->n, (const char *const[]){XMP, NULL}), .err = &own};
 	png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, s.why, dtp_png_on_error, dtp_png_on_warning);
 	png_infop info = png ? png_create_info_struct(png) : NULL;
 	bool ok = info && read_png(png, info, &s);

@@ -229,6 +229,38 @@ static void picture_truncated(void **state)
 	}
 }
 
+/* 95 texts of 4 MB, each of some 4 kB in the file, are no matter to who looks for another; nor as often the same. */
+static void picture_many_texts(void **state)
+{
+	struct rusage before, after;
+	struct dtp_picture p;
+	char *text = NULL, *one, *bytes, *at;
+	size_t n, len;
+
+	(void)state;
+	one = read_file(fixture("images/long_text.png"), &n); /* signature, header, the text, the rest */
+	len = 12 + ((size_t)(uint8_t)one[35] << 8 | (uint8_t)one[36]);
+	at = bytes = malloc(n + 94 * len);
+	at = mempcpy(at, one, 33);
+	for (int i = 0; i < 95; i++)
+		at = mempcpy(at, one + 33, len);
+	memcpy(at, one + 33 + len, n - 33 - len);
+	n += 94 * len;
+	getrusage(RUSAGE_SELF, &before);
+	err = (struct dtp_err)DTP_ERR_INIT;
+	assert_int_equal(dtp_picture_decode("texts", bytes, n, NULL, &p, &err), DTP_OK);
+	dtp_picture_free(&p);
+	assert_int_equal(dtp_png_find_text("texts", bytes, n, "difftp", &text, &err), DTP_OK);
+	assert_null(text);
+	assert_int_equal(dtp_png_find_text("texts", bytes, n, "k", &text, &err), DTP_OK);
+	assert_int_equal(strlen(text), 4000000);
+	free(text);
+	getrusage(RUSAGE_SELF, &after);
+	assert_true(after.ru_maxrss - before.ru_maxrss < 50000); /* kB */
+	free(bytes);
+	free(one);
+}
+
 /* A header of 1x170000000 pixels, which is within the limit, before four bytes of them: no memory is touched for the others.  As a
  * reference, it is refused for its size, which is looked at first. */
 static void picture_of_many_rows(void **state)
@@ -352,7 +384,7 @@ int main(void)
 		cmocka_unit_test(reference_is_cut_in_the_middle),
 		cmocka_unit_test(picture_refused_kinds),
 		cmocka_unit_test(picture_names_other_formats),
-		cmocka_unit_test(picture_truncated), cmocka_unit_test(picture_of_many_rows), cmocka_unit_test(picture_lying_chunk),
+		cmocka_unit_test(picture_truncated), cmocka_unit_test(picture_many_texts), cmocka_unit_test(picture_of_many_rows), cmocka_unit_test(picture_lying_chunk),
 		cmocka_unit_test(picture_damaged),
 		cmocka_unit_test(picture_that_unpacks_too_far),
 		cmocka_unit_test(reference_of_unusable_shape),
