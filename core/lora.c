@@ -56,7 +56,7 @@ static const char *const others[][2] = {
 
 /* ---- files */
 
-/* "FILE:scale", unless there is a file of the whole name. */
+/* "FILE:scale", unless there is a file of the whole name; no scale has a slash, but a folder's name may have a colon. */
 static enum dtp_code parse(const char *given, struct file *f, struct dtp_err *err)
 {
 	const char *colon = strrchr(given, ':');
@@ -64,7 +64,7 @@ static enum dtp_code parse(const char *given, struct file *f, struct dtp_err *er
 	char *end;
 
 	f->scale = 1;
-	if (colon && colon > given && colon[1] && stat(given, &st)) {
+	if (colon && colon > given && colon[1] && !strchr(colon, '/') && stat(given, &st)) {
 		f->scale = strtod(colon + 1, &end);
 		if (*end || !isfinite(f->scale))
 			return dtp_fail(err, DTP_REFUSED, "'%s': '%s' is no scale; a LoRA is given as FILE or FILE:scale, such as x.safetensors:0.8",

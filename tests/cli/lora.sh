@@ -52,6 +52,7 @@ refuse() { # NAME MESSAGE LORA
 	[ ! -e "$dir/x.png" ] || echo "not ok $1: a picture was written"
 }
 refuse missing "^difftp: cannot open '$dir/none.safetensors': No such file or directory$" "$dir/none.safetensors"
+refuse missing_behind_a_colon "^difftp: cannot open '$dir/no:dir/missing.safetensors': No such file or directory$" "$dir/no:dir/missing.safetensors"
 refuse no_scale "^difftp: '.*peft.safetensors:strong': 'strong' is no scale; a LoRA is given as FILE or FILE:scale, such as x.safetensors:0.8$" \
 	$loras/peft.safetensors:strong
 refuse no_lora "^difftp: '.*' changes nothing here: none of its 53 tensors names a module of the transformer \(it is for another model, or no LoRA\): " \
