@@ -76,8 +76,8 @@ static bool read_jpeg(struct jpeg_decompress_struct *c, struct session *s)
 	jpeg_read_header(c, TRUE);
 	take_metadata(f, c);
 	if (c->num_components != 1 && c->num_components != 3)
-		return dtp_fail(s->err, DTP_REFUSED, "'%s' is a CMYK picture (%d colour components); an RGB or grey one is needed", f->name,
-				c->num_components), false;
+		return dtp_fail(s->err, DTP_REFUSED, "'%s' is a %s (%d colour components); an RGB or grey one is needed", f->name,
+				c->num_components == 4 ? "CMYK picture" : "picture of an unknown kind", c->num_components), false;
 	c->out_color_space = c->num_components == 1 ? JCS_GRAYSCALE : JCS_RGB;
 	if (dtp_image_begin(f, c->image_height, c->image_width, s->err))
 		return false;
