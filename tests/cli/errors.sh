@@ -188,6 +188,9 @@ bad plan_two_stars \
 plan '{"a": }'
 bad plan_malformed \
 	"DIR/plan.json:1:7: malformed JSON: expected a value, found '}'" --tp-plan "$dir/plan.json"
+mkfifo "$dir/plan.fifo"
+bad plan_in_a_pipe \
+	"--tp-plan 'DIR/plan.fifo' is no regular file: each rank reads it again, so put it into a file" --tp-plan "$dir/plan.fifo"
 bad plan_missing \
 	"cannot open 'DIR/none.json': No such file or directory" --tp-plan "$dir/none.json"
 bad degree_does_not_divide \
