@@ -4,7 +4,6 @@
 
 #include "commands.h"
 #include "text.h"
-#include "units.h"
 #include "worker.h"
 
 #include <string.h>

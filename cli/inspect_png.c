@@ -5,7 +5,6 @@
 #include "image.h"
 #include "recall.h"
 #include "text.h"
-#include "units.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
-#include "units.h"
+#include "text.h"
 
 int main(int argc, char **argv)
 {

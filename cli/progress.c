@@ -3,7 +3,9 @@
 
 #include "clock.h"
 #include "picture.h"
+#include "text.h"
 #include "units.h"
+#include "utf8.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -145,7 +147,7 @@ static void draw(struct dtp_progress *p, const char *event)
 	dtp_progress_line(p, line, sizeof line);
 	if (p->redraw) {
 		/* The last column stays free: some terminals wrap as soon as it is filled. */
-		fprintf(p->f, "\r%.*s\033[K", p->columns > 1 ? p->columns - 1 : 1, line);
+		fprintf(p->f, "\r%.*s\033[K", (int)dtp_utf8_fit(line, p->columns > 1 ? (size_t)p->columns - 1 : 1), line);
 		p->drawn = true;
 	} else {
 		fprintf(p->f, "%s\n", line);

@@ -5,6 +5,7 @@
 #include "image.h"
 #include "recipe.h"
 #include "text.h"
+#include "utf8.h"
 #include "values.h"
 
 #include <stdarg.h>
@@ -91,11 +92,9 @@ static void add_line(char **to, const char *fmt, ...)
 
 static const char *shown(char buf[4 * SHOWN + 4], const char *text)
 {
-	size_t n = strnlen(text, SHOWN + 1);
-
 	dtp_clean(buf, 4 * SHOWN, text);
-	if (n > SHOWN)
-		strcpy(buf + SHOWN - 3, "...");
+	if (strlen(buf) > SHOWN)
+		strcpy(buf + dtp_utf8_fit(buf, SHOWN - 3), "...");
 	return buf;
 }
 

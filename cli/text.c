@@ -1,18 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text.h"
+#include "utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 
+/* Bytes of the character at s, and what of it is shown: itself or '?', n bytes.  Beside those of ASCII, U+0080 to U+009F are control
+ * characters. */
+static size_t next_shown(const char *s, const char **shown, size_t *n)
+{
+	size_t len = 1;
+	uint32_t c = dtp_utf8_valid(s, strnlen(s, 4)) ? dtp_utf8_next(s, 0, &len) : 0;
+	bool harmless = c >= 0x20 && (c < 0x7f || c >= 0xa0);
+
+	*shown = harmless ? s : "?";
+	*n = harmless ? len : 1;
+	return len;
+}
+
 const char *dtp_clean(char *buf, size_t size, const char *name)
 {
-	size_t n = (size_t)snprintf(buf, size, "%s", name);
+	size_t at = 0, n, len;
+	const char *c;
 
-	for (size_t i = 0; i < n && i + 1 < size; i++)
-		if ((unsigned char)buf[i] < 0x20 || buf[i] == 0x7f)
-			buf[i] = '?';
+	for (; *name; name += len, at += n) {
+		len = next_shown(name, &c, &n);
+		if (at + n >= size)
+			break;
+		memcpy(buf + at, c, n);
+	}
+	buf[at] = '\0';
 	return buf;
+}
+
+void dtp_write_text(FILE *f, const char *s)
+{
+	size_t n, len;
+	const char *c;
+
+	for (; *s; s += len) {
+		len = next_shown(s, &c, &n);
+		fwrite(*s == '\n' || *s == '\t' ? s : c, n, 1, f);
+	}
 }
 
 cJSON *dtp_json_numbers(int n, const int64_t *v)

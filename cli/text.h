@@ -7,8 +7,10 @@
 
 #include <stdio.h>
 
-/* A name from a file, on one line: control characters become '?'.  Returns buf. */
+/* A name from a file, on one line: control characters, which terminals obey, and bytes of no UTF-8 become '?'.  Returns buf. */
 const char *dtp_clean(char *buf, size_t size, const char *name);
+/* A text that may hold such names, with newlines and tabs as they are: a checkpoint must not steer the terminal. */
+void dtp_write_text(FILE *f, const char *s);
 /* Numbers as a JSON array. */
 cJSON *dtp_json_numbers(int n, const int64_t *v);
 /* Before an error is told, so that it does not stand in the middle of the output. */

@@ -2,6 +2,7 @@
 #include "told.h"
 
 #include "commands.h"
+#include "utf8.h"
 #include "values.h"
 
 #include <stdlib.h>
@@ -90,7 +91,7 @@ static void say(char *buf, size_t size, const char *name, const char *value)
 	else if (!*value)
 		snprintf(buf, size, "'%s'", name);
 	else
-		snprintf(buf, size, "'%s %.*s%s'", name, SHOWN, value, strlen(value) > SHOWN ? "..." : "");
+		snprintf(buf, size, "'%s %.*s%s'", name, (int)dtp_utf8_fit(value, SHOWN), value, strlen(value) > SHOWN ? "..." : "");
 }
 
 bool dtp_told_same(const char *a, size_t a_len, const char *b, size_t b_len, char *a_says, char *b_says, size_t size)

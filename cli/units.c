@@ -50,11 +50,3 @@ struct dtp_text dtp_seconds_text(double s)
 	}
 	return t;
 }
-
-void dtp_write_text(FILE *f, const char *s)
-{
-	for (; *s; s++) {
-		unsigned char c = (unsigned char)*s;
-		fputc((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f ? '?' : c, f);
-	}
-}

@@ -16,7 +16,4 @@ struct dtp_text_pair {
 };
 struct dtp_text_pair dtp_bytes_apart(uint64_t a, uint64_t b);
 struct dtp_text dtp_seconds_text(double s);       /* "0.14 s", "9.3 s", "75 s", "12:05", "1:02:03" */
-/* Writes a text that may hold names from files: control characters other than newline and tab become '?', so that a
- * checkpoint cannot steer the terminal. */
-void dtp_write_text(FILE *f, const char *s);
 #endif

@@ -47,6 +47,17 @@ size_t dtp_utf8_valid(const char *text, size_t len)
 	return len;
 }
 
+size_t dtp_utf8_fit(const char *text, size_t max)
+{
+	size_t n = strnlen(text, max + 1);
+
+	if (n <= max)
+		return n;
+	for (n = max; n && ((unsigned char)text[n] & 0xc0) == 0x80; n--)
+		;
+	return n;
+}
+
 uint32_t dtp_utf8_next(const char *text, size_t at, size_t *n)
 {
 	const unsigned char *p = (const unsigned char *)text + at;

@@ -12,6 +12,9 @@
  * are not valid), or len when all are.  NUL is a character like others. */
 size_t dtp_utf8_valid(const char *text, size_t len);
 
+/* The most bytes of text, at most max, that end between two characters. */
+size_t dtp_utf8_fit(const char *text, size_t max);
+
 /* The code point that begins at text[at] or that ends before text[at]; *n is its length in bytes.  The text is valid,
  * and there is a character on that side. */
 uint32_t dtp_utf8_next(const char *text, size_t at, size_t *n);

@@ -210,6 +210,18 @@ static void utf8_valid_offset(void **state)
 			fail_msg("case %zu: %zu, expected %zu", i, dtp_utf8_valid(cases[i].text, cases[i].len), cases[i].valid);
 }
 
+static void utf8_fit_between_characters(void **state)
+{
+	(void)state;
+	assert_int_equal(dtp_utf8_fit("", 3), 0);
+	assert_int_equal(dtp_utf8_fit("abc", 3), 3);
+	assert_int_equal(dtp_utf8_fit("abcd", 3), 3);
+	assert_int_equal(dtp_utf8_fit("ab\xc3\xa4", 4), 4);
+	assert_int_equal(dtp_utf8_fit("ab\xc3\xa4", 3), 2);
+	assert_int_equal(dtp_utf8_fit("\xf0\x9f\xa6\x8a", 3), 0);
+	assert_int_equal(dtp_utf8_fit("\xf0\x9f\xa6\x8a!", 4), 4);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -218,6 +230,7 @@ int main(void)
 		cmocka_unit_test(regex_gives_up),
 		cmocka_unit_test(regex_gives_up_on_a_text_of_many_places),
 		cmocka_unit_test(utf8_valid_offset),
+		cmocka_unit_test(utf8_fit_between_characters),
 		cmocka_unit_test(utf8_nfc_as_the_reference),
 		cmocka_unit_test(utf8_repair_maximal_subparts),
 	};

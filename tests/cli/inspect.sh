@@ -168,6 +168,10 @@ copy
 inspect "$m/$file"
 [ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
 says '^  x\?\[2Jy  '
+"$damage" rename "$m/$file" time_guidance_embed.timestep_embedder.linear_1.weight "$(printf 'x\302\2332J\303\244y')"
+inspect "$m/$file"
+[ $rc -eq 0 ] || fail "exit code $rc: $(cat "$dir/stderr")"
+says '^  x\?2Jäy  '
 done_
 rm -rf "$m"
 
