@@ -130,6 +130,11 @@ enum dtp_code dtp_run_init(struct dtp_run *r, struct dtp_pipeline *p, const stru
 
 /* ---- stages that are known on the host */
 
+static void not_recorded(struct dtp_run *r, const char *stage)
+{
+	dtp_fail(&r->ctx.err, DTP_FAILED, "out of memory for recorded stage '%s'", stage);
+}
+
 static void dump_host(struct dtp_run *r, const char *name, enum dtp_dtype t, int ndim, const int64_t *shape, const void *data)
 {
 	if (!r->ctx.dump || r->ctx.be->dry || r->tp->rank != 0)
@@ -139,7 +144,7 @@ static void dump_host(struct dtp_run *r, const char *name, enum dtp_dtype t, int
 	for (int d = 0; d < ndim; d++)
 		n *= (size_t)shape[d];
 	if (!p)
-		dtp_fail(&r->ctx.err, DTP_FAILED, "out of memory for recorded stage '%s'", name);
+		not_recorded(r, name);
 	else
 		memcpy(p, data, n);
 }
@@ -147,11 +152,14 @@ static void dump_host(struct dtp_run *r, const char *name, enum dtp_dtype t, int
 void dtp_run_dump_ids(struct dtp_run *r, const struct dtp_prompt *p, const char *name)
 {
 	int64_t L = p->length;
-	int64_t *v = r->ctx.dump ? calloc((size_t)(4 * L), sizeof *v) : NULL;
 	char key[64];
+
+	if (!r->ctx.dump || !p->ids)
+		return;
+	int64_t *v = calloc((size_t)(4 * L), sizeof *v);
 #define KEY(suffix) (snprintf(key, sizeof key, "%s." suffix, name), key)
-	if (!v || !p->ids) {
-		free(v);
+	if (!v) {
+		not_recorded(r, KEY("input_ids"));
 		return;
 	}
 	for (int64_t i = 0; i < L; i++)
@@ -170,10 +178,14 @@ void dtp_run_dump_ids(struct dtp_run *r, const struct dtp_prompt *p, const char 
 static void dump_input(struct dtp_run *r)
 {
 	int64_t n = r->tokens * r->channels, m = r->references * r->channels;
-	float *v = r->ctx.dump ? malloc((size_t)(n + m) * sizeof *v) : NULL;
 
-	if (!v)
+	if (!r->ctx.dump)
 		return;
+	float *v = malloc((size_t)(n + m) * sizeof *v);
+	if (!v) {
+		not_recorded(r, "step0.in.hidden_states");
+		return;
+	}
 	memcpy(v, r->host, (size_t)n * sizeof *v);
 	if (m)
 		memcpy(v + n, r->reference_tokens, (size_t)m * sizeof *v);
@@ -236,9 +248,14 @@ enum dtp_code dtp_run_write_stages(const struct dtp_run *r, struct dtp_err *err)
 static void dump_unpacked(struct dtp_run *r, const float *z)
 {
 	int64_t C = r->channels, h = r->h, w = r->w;
-	float *v = r->ctx.dump ? calloc((size_t)(r->tokens * C), sizeof *v) : NULL;
-	if (!v)
+
+	if (!r->ctx.dump)
 		return;
+	float *v = calloc((size_t)(r->tokens * C), sizeof *v);
+	if (!v) {
+		not_recorded(r, "final.latents_bn");
+		return;
+	}
 	for (int64_t k = 0; k < C; k++)
 		for (int64_t y = 0; y < h; y++)
 			for (int64_t x = 0; x < w; x++)
