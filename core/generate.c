@@ -189,11 +189,11 @@ static enum dtp_code take_references(struct dtp_session *s, struct dtp_run *r, s
 {
 	int64_t bytes = r->references * r->channels * (int64_t)sizeof(float);
 
-	if (r->req->nimages && s->encoded != r->req->images) {
+	if (r->req->nimages && !(s->encoded && s->images_id == r->req->images_id)) {
 		for (int i = 0; i < DTP_COMPONENTS; i++)
 			unload(r->p, r->ctx.be, i);
 		free(s->reference_tokens);
-		s->encoded = NULL;
+		s->encoded = false;
 		s->reference_tokens = malloc((size_t)bytes);
 		if (!s->reference_tokens)
 			return dtp_fail(err, DTP_FAILED, "out of memory for %lld tokens of reference images", (long long)r->references);
@@ -202,7 +202,8 @@ static enum dtp_code take_references(struct dtp_session *s, struct dtp_run *r, s
 		dtp_run_bind(r->p, s->output, r->tp->rank);
 		if (rc || dtp_broadcast(r->tp, s->reference_tokens, bytes, 0, err))
 			return rc ? rc : err->code;
-		s->encoded = r->req->images;
+		s->encoded = true;
+		s->images_id = r->req->images_id;
 	}
 	r->reference_tokens = s->reference_tokens;
 	return DTP_OK;
@@ -409,7 +410,7 @@ void dtp_session_end(struct dtp_session *s)
 		unload(s->pipeline, s->backend, i);
 	free(s->reference_tokens);
 	s->reference_tokens = NULL;
-	s->encoded = NULL;
+	s->encoded = false;
 }
 
 /* An error may lie in the context of the operations. */

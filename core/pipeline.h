@@ -58,6 +58,7 @@ struct dtp_request {
 	/* References, as dtp_reference_read gives them; only rank 0 of a run looks at their pixels. */
 	const struct dtp_picture *images;
 	int nimages;
+	int images_id;              /* requests of a session that give the same number have the same references, which are encoded once */
 	const struct dtp_latents *noise; /* NULL: drawn from the seed; else [1, in_channels, rows, columns], for the one image */
 	int64_t height, width;      /* pixels; 0: that of the noise, of the first reference, else 1024 */
 	int steps;                  /* 0: 4 where the model is distilled, else 50 */
@@ -204,9 +205,10 @@ struct dtp_session {
 	const struct dtp_monitor *mon;
 	int node_threads;       /* as above */
 	enum dtp_output output; /* of every request */
-	/* The session's own: tokens of the images that it encoded last.  Requests that share their array `images` share these. */
+	/* The session's own: tokens of the references that it encoded last, and which they were. */
 	float *reference_tokens;
-	const struct dtp_picture *encoded;
+	bool encoded;
+	int images_id;
 };
 struct dtp_run; /* a request whose prompt is encoded */
 /* The request stays the caller's and must outlive the run.  NULL on failure. */
