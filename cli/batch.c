@@ -3,6 +3,7 @@
 #include "batch.h"
 
 #include "clock.h"
+#include "footprints.h"
 #include "items.h"
 #include "line.h"
 #include "naming.h"
@@ -468,6 +469,8 @@ enum dtp_code dtp_batch_work(struct dtp_rank *rank, struct dtp_err *err)
 	for (int i = 0; i < DTP_GROUP; i++)
 		drop(&b->slot[i]);
 	dtp_session_end(&b->session);
+	if (!code)
+		code = dtp_footprints_tell(rank, err); /* all ranks are here, also where images have failed */
 	if (!code)
 		code = conclude(b, began, err);
 	free(b);

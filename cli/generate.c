@@ -60,7 +60,7 @@ static enum dtp_code work(struct dtp_rank *r, struct dtp_err *err)
 		: dtp_pipeline_run(r->pipeline, &r->request, r->backend, &r->mesh, r->mon, r->node_threads, dtp_output_write, r, err);
 	dtp_pipeline_watch(r->pipeline, NULL, NULL);
 	dtp_preview_close(w.preview);
-	return code ? code : dtp_footprints_tell(r, err);
+	return code || r->args->prompts ? code : dtp_footprints_tell(r, err); /* a batch has told */
 }
 
 /* "out/{seed}.png" of a batch: the folder, and the pattern of the names in it. */

@@ -168,6 +168,21 @@ says '^difftp: 1 of 3 images failed: the warnings above say why$'
 holds full 0000.png 0002.png
 done_
 
+# All ranks meet for it, whatever has become of the images.
+case_ memory_is_compared_where_an_image_fails
+(
+	trap '' XFSZ
+	ulimit -f 160
+	# shellcheck disable=SC2086 # words
+	printf 'a\n{"prompt":"b","height":256,"width":256}\n' | "$DIFFTP" --model $model $small --tp-degree 2 --progress json --prompts - -o "$into/unwritten" 2>&1
+	echo "exit $?"
+) | cat >"$dir/stderr"
+says '^exit 1$'
+says '"1 of 2 images failed'
+[ "$(grep -c '^{"event":"memory"' "$dir/stderr")" -eq 3 ] || fail "no memory is told: $(cat "$dir/stderr")"
+! grep -q 'peer' "$dir/stderr" || fail "a rank has lost another: $(cat "$dir/stderr")"
+done_
+
 # ---- what stays loaded
 printf 'a\nb\nc\nd\n' >"$dir/four"
 case_ what_does_not_fit_beside_each_other_goes_in_turn
@@ -371,7 +386,7 @@ threadless that_reads_stdin 2 'cannot start reading stdin'
 if [ -z "$SANITIZED" ]; then # they take several times the memory
 	case_ file_of_a_gibibyte_is_read_and_no_more
 	truncate -s 1073741824 "$dir/huge"
-	batch huge --prompts "$dir/huge"
+	batch huge --prompts "$dir/huge" --timeout 100
 	exits 2
 	says "^warning: $dir/huge:1: the line has 1073741824 bytes, at most 1048576 are taken$"
 	says "^difftp: no line of '$dir/huge' can be drawn"
@@ -379,13 +394,13 @@ if [ -z "$SANITIZED" ]; then # they take several times the memory
 		# shellcheck disable=SC3045 # every sh has it
 		ulimit -v 1000000
 		# shellcheck disable=SC2086 # words
-		exec "$DIFFTP" --model $model $small --prompts "$dir/huge" --threads 1 -o "$into/no_memory" 2>"$dir/stderr" </dev/null
+		exec "$DIFFTP" --model $model $small --timeout 100 --prompts "$dir/huge" --threads 1 -o "$into/no_memory" 2>"$dir/stderr" </dev/null
 	)
 	rc=$?
 	exits 1
 	says "^difftp: .*: out of memory for the lines of '$dir/huge'$"
 	truncate -s 1073741825 "$dir/huge"
-	batch larger --prompts "$dir/huge"
+	batch larger --prompts "$dir/huge" --timeout 100
 	exits 2
 	says "^difftp: '$dir/huge' is too large: at most 1073741824 bytes are read$"
 	rm "$dir/huge"
