@@ -246,7 +246,7 @@ static void share_threads(struct dtp_rank *r, const struct dtp_worker *w)
 static void advise(struct dtp_rank *r, struct dtp_err *err)
 {
 	struct dtp_limits room = {.n = r->seated.gpus > r->size ? r->seated.gpus : r->size};
-	struct dtp_bound bound = {.replicas = (int)r->args->dp_degree, .device = &room};
+	struct dtp_bound bound = {.replicas = (int)r->args->dp_degree, .device = &room, .limit = r->hosts ? &r->hosts->limits : NULL};
 	struct dtp_request share = largest_share(r->args, &r->request);
 	struct dtp_options o = r->options;
 
