@@ -18,6 +18,7 @@ run() { # NAME DP TP OPTION...: the pictures are $dir/NAME/*, and what bench say
 		--no-metadata --dp-degree "$replicas" --tp-degree "$ranks" --json -o "$out/x.png" --force "$@" >"$json" 2>"$dir/stderr" </dev/null
 	rc=$?
 	[ $rc -eq 0 ] || fail "dp $replicas, tp $ranks: exit code $rc: $(cat "$dir/stderr")"
+	grep -q '"bytes_read":[[:space:]]*[1-9]' "$json" || case $* in *--synthetic*) ;; *) fail "nothing is read: $(cat "$json")" ;; esac
 }
 # read_bytes NAME: of all ranks, a line for each component that is loaded: its name and its bytes.
 read_bytes() {
