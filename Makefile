@@ -71,6 +71,7 @@ $(O)/plans.o: $(O)/plans.c
 $(GPU_TESTS): $(B)/tests/emu/%: $(B)/tests/emu/%.c.o $(O)/tests/support.c.o $(B)/libdtp.a
 	$(call say,LD)
 	$(Q)$(CXX) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+$(B)/tests/test_member: LDFLAGS += -Wl,--wrap=calloc
 $(PLAIN_TESTS): $(B)/tests/%: $(O)/tests/%.c.o $(O)/tests/support.c.o $(B)/libdtp.a
 	@mkdir -p $(@D)
 	$(call say,LD)
