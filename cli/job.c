@@ -10,6 +10,7 @@
 #include "gather.h"
 #include "host.h"
 #include "hosts.h"
+#include "infile.h"
 #include "launch.h"
 #include "lines.h"
 #include "member.h"
@@ -25,7 +26,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 
 /* How long ranks that refuse their own options wait for the others, to see whether theirs are different. */
 #define REFUSAL_S 2.0
@@ -424,16 +424,6 @@ static bool has_vae(const struct dtp_args *args, const struct dtp_seat *seat)
 	return found;
 }
 
-/* What the first process reads to its end, the ranks would find empty. */
-static enum dtp_code check_plan_file(const struct dtp_args *args, struct dtp_err *err)
-{
-	struct stat st;
-
-	if (args->tp_plan && !stat(args->tp_plan, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
-		return dtp_fail(err, DTP_REFUSED, "--tp-plan '%s' is no regular file: each rank reads it again, so put it into a file", args->tp_plan);
-	return DTP_OK;
-}
-
 /* Everything that can refuse the job, and the line that announces it; without progress, for another host than rank 0's, what
  * may be different there. */
 static enum dtp_code prepare(const struct dtp_args *args, bool writes, const struct dtp_seat *seat,
@@ -452,8 +442,8 @@ static enum dtp_code prepare(const struct dtp_args *args, bool writes, const str
 		mon.note = note;
 		mon.warn = warn;
 	}
-	if (check_plan_file(args, err))
-		return err->code;
+	if (args->tp_plan && dtp_path_reads_once(args->tp_plan))
+		return dtp_fail(err, DTP_REFUSED, "--tp-plan '%s' is no regular file: each rank reads it again, so put it into a file", args->tp_plan);
 	dtp_request_make(args, &o, &q);
 	if (seat && seat->hosts > 1) { /* of a sharded folder this host has perhaps only the files of its own ranks */
 		o.one_rank = true;

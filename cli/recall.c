@@ -3,6 +3,7 @@
 
 #include "exclude.h"
 #include "image.h"
+#include "infile.h"
 #include "recipe.h"
 #include "text.h"
 #include "utf8.h"
@@ -12,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define SHOWN 60 /* characters of a value in a note */
 
@@ -160,8 +160,7 @@ enum dtp_code dtp_recall_take(struct dtp_args *args, struct dtp_recall *r, struc
 	*r = (struct dtp_recall){.path = args->from};
 	if (args->prompts)
 		return dtp_fail(err, DTP_REFUSED, "--from draws what one picture was drawn of: it cannot be given with --prompts");
-	struct stat st;
-	if (!stat(args->from, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+	if (dtp_path_reads_once(args->from))
 		return dtp_fail(err, DTP_REFUSED, "--from '%s' is no regular file: each rank reads it again", args->from);
 	if (dtp_recipe_read(args->from, &r->doc, err))
 		return err->code;

@@ -104,7 +104,6 @@ enum dtp_code dtp_png_write(const char *path, struct dtp_outkeep *keep, const ui
 
 #define MAX_FILE_BYTES ((size_t)1 << 31)
 #define MAX_SIDE 16384 /* that difftp writes; of a picture whose texts are read: its rows pass through memory one by one */
-#define MAX_CHUNKS 100 /* texts and others that libpng keeps */
 
 struct source {
 	struct dtp_png_bytes file;
@@ -143,10 +142,8 @@ static bool read_text(png_structp png, png_infop info, struct source *s)
 {
 	if (setjmp(png_jmpbuf(png)))
 		return false;
-	png_set_read_fn(png, &s->file, dtp_png_bytes_read);
+	dtp_png_bytes_begin(png, &s->file, DTP_PNG_MAX_TEXT);
 	png_set_user_limits(png, MAX_SIDE, MAX_SIDE);
-	png_set_chunk_malloc_max(png, DTP_PNG_MAX_TEXT);
-	png_set_chunk_cache_max(png, MAX_CHUNKS);
 	png_read_info(png, info);
 	if (take_text(png, info, s))
 		return true;

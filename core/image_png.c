@@ -10,9 +10,7 @@
 #include "png_bytes.h"
 #include "png_error.h"
 
-/* Metadata that are kept while the pixels are read: at most so many pieces, each unpacked to at most so many bytes. */
-#define MAX_CHUNKS 100
-#define MAX_CHUNK_BYTES (1 << 20)
+#define MAX_CHUNK_BYTES (1 << 20) /* of metadata, unpacked */
 #define XMP "XML:com.adobe.xmp"
 
 struct source {
@@ -88,10 +86,8 @@ static bool read_png(png_structp png, png_infop info, struct source *s)
 {
 	if (setjmp(png_jmpbuf(png)))
 		return false;
-	png_set_read_fn(png, &s->file, dtp_png_bytes_read);
+	dtp_png_bytes_begin(png, &s->file, MAX_CHUNK_BYTES);
 	png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
-	png_set_chunk_malloc_max(png, MAX_CHUNK_BYTES);
-	png_set_chunk_cache_max(png, MAX_CHUNKS);
 	png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, NULL, 0);
 	png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_IF_SAFE, (png_const_bytep)"acTL", 1);
 	png_set_read_user_chunk_fn(png, s, on_chunk);

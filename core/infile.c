@@ -77,6 +77,13 @@ bool dtp_path_exists(const char *path)
 	return !lstat(path, &st);
 }
 
+bool dtp_path_reads_once(const char *path)
+{
+	struct stat st;
+
+	return !stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+}
+
 enum dtp_code dtp_cannot_open(const char *path, struct dtp_err *err)
 {
 	char to[1024];

@@ -14,6 +14,8 @@ enum dtp_code dtp_infile_read(const char *path, const char *what, size_t max, ch
 
 /* Whether there is this name at all: a link counts, wherever it leads. */
 bool dtp_path_exists(const char *path);
+/* A pipe or a device: its bytes come once, so that it is nothing for what several processes read, or one reads again. */
+bool dtp_path_reads_once(const char *path);
 /* DTP_REFUSED with "cannot open 'path': ", then what errno says, or where a link leads that leads nowhere. */
 enum dtp_code dtp_cannot_open(const char *path, struct dtp_err *err);
 #endif

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define MAX_FILE_BYTES ((size_t)1 << 30)
 
@@ -129,13 +128,12 @@ enum dtp_code dtp_picture_decode(const char *name, const void *bytes, size_t n, 
 
 enum dtp_code dtp_picture_read(const char *path, dtp_picture_check check, struct dtp_picture *p, struct dtp_err *err)
 {
-	struct stat st;
 	char *bytes;
 	size_t n;
 
 	*p = (struct dtp_picture){0};
 	/* Each rank that needs the picture reads it, and the first process before them: a pipe gives its bytes once. */
-	if (!stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+	if (dtp_path_reads_once(path))
 		return dtp_fail(err, DTP_REFUSED, "'%s' is no regular file; an image is read more than once, so put it into a file", path);
 	enum dtp_code rc = dtp_infile_read(path, "an image file", MAX_FILE_BYTES, &bytes, &n, err);
 	if (rc)

@@ -8,6 +8,7 @@
 #define SIGNATURE 8
 #define HEADER 8       /* of a chunk: length, name */
 #define AROUND_DATA 12 /* header, and the checksum behind the data */
+#define MAX_CHUNKS 100
 
 struct dtp_png_bytes dtp_png_bytes_of(const void *bytes, size_t n, const char *const *keys)
 {
@@ -53,7 +54,7 @@ static void pass_unwanted(struct dtp_png_bytes *b)
 	}
 }
 
-void dtp_png_bytes_read(png_structp png, png_bytep data, size_t n)
+static void read_data(png_structp png, png_bytep data, size_t n)
 {
 	struct dtp_png_bytes *b = png_get_io_ptr(png);
 
@@ -62,4 +63,11 @@ void dtp_png_bytes_read(png_structp png, png_bytep data, size_t n)
 		png_error(png, "the file is truncated");
 	memcpy(data, b->bytes + b->at, n);
 	b->at += n;
+}
+
+void dtp_png_bytes_begin(png_structp png, struct dtp_png_bytes *b, size_t max_unpacked)
+{
+	png_set_read_fn(png, b, read_data);
+	png_set_chunk_malloc_max(png, max_unpacked);
+	png_set_chunk_cache_max(png, MAX_CHUNKS);
 }

@@ -18,6 +18,6 @@ struct dtp_png_bytes {
  * them also those of a chunk that was cut.  Texts unpack to a thousand times their length: so few are handed over. */
 struct dtp_png_bytes dtp_png_bytes_of(const void *bytes, size_t n, const char *const *keys);
 
-/* A png_rw_ptr whose io pointer is a struct dtp_png_bytes. */
-void dtp_png_bytes_read(png_structp png, png_bytep data, size_t n);
+/* Has libpng read b, which stays the caller's, and keep a hundred pieces of metadata at most, each unpacked to at most so many bytes. */
+void dtp_png_bytes_begin(png_structp png, struct dtp_png_bytes *b, size_t max_unpacked);
 #endif
